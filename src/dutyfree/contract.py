@@ -1,0 +1,312 @@
+"""The contract that every substrate keeps, told in one place.
+
+A *substrate* is a mechanism that creates sandboxes; a *sandbox* is one isolated, mutable world with one owner.
+Whatever runs sandboxes, ours or anyone else's, is a `Substrate`, and one conformance suite judges them all
+(`dutyfree.testing`).
+
+The life of a sandbox
+---------------------
+1. `Substrate.open()` is called once, before anything else. It finds out whether the substrate can work here and raises
+   `SubstrateUnavailable` with a hint if it cannot. It also removes what a predecessor that was killed left behind.
+2. `Substrate.create(spec)` returns a sandbox in which an action can run at once. If it raises, or is cancelled,
+   nothing of the sandbox is left.
+3. `run`, `stream`, `session`, `terminal` and `files` act in the sandbox, any number of them at the same time.
+4. `Sandbox.destroy()` ends every process in it and gives back all that it held. It may be called again, at any time,
+   by anyone: the second call does nothing.
+5. `Substrate.close()` destroys whatever is still alive. If the host process is killed instead, everything is gone
+   within two seconds.
+
+Who is to blame
+---------------
+A command that fails, is killed, or runs out of time, memory, processes or disk gives an `Observation`. Everything else
+is an exception from `dutyfree.errors`, which names the party at fault. Two rules hold for every method here:
+
+* an infrastructure failure raises a subclass of `InfraFailed` and never returns an observation;
+* after `destroy`, or after the sandbox has died, every method but `destroy` raises `SandboxGone` (the calls that were
+  under way when it died raise `LinkFailed` or `SubstrateFailed`).
+
+Cancelling a call (`asyncio` cancellation) ends what it started inside the sandbox and leaves the sandbox usable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Self
+
+from dutyfree.model import (
+    Action,
+    Capability,
+    Chunk,
+    Command,
+    FileInfo,
+    Isolation,
+    Observation,
+    SandboxSpec,
+    Span,
+    Unenforced,
+)
+
+SpanListener = Callable[[Span], None]
+"""Told of each span as it ends. `None` in place of a listener makes recording cost one comparison."""
+
+DEFAULT_READ_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class Substrate(ABC):
+    """A mechanism that creates sandboxes."""
+
+    name: str
+    """What people call it: `process`, `cell`, `docker` ..."""
+    isolation: Isolation
+    """The strongest wall that its sandboxes are claimed and probed to have."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> frozenset[Capability]:
+        """What its sandboxes can do here and now; complete after `open`."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Get ready to create sandboxes.
+
+        Raises SubstrateUnavailable (with a hint) where the substrate cannot work on this machine.
+        """
+
+    @abstractmethod
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
+        """A new sandbox, ready for its first action.
+
+        Raises InvalidRequest for a spec that cannot be met, CapacityError when the machine is full, SubstrateFailed,
+        GuestMisbehaved or DeadlineExceeded when creation went wrong. Nothing is left of a creation that raised.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Destroy every sandbox that is still alive, and let go of the machine. Idempotent; raises SubstrateFailed."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Sandbox(ABC):
+    """One isolated, mutable world with one owner."""
+
+    id: str
+    files: Files
+
+    @property
+    @abstractmethod
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        """The bounds and walls that the spec asked for and that this sandbox does not have. Never silently empty."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether another action can be tried. False after `destroy` and after the sandbox's death was noticed."""
+
+    @abstractmethod
+    async def run(self, action: Action) -> Observation:
+        """Run one action to its end and return what was seen.
+
+        Raises InvalidRequest (say, a cwd that is not there), SandboxGone, CapacityError (too many actions at once),
+        LinkFailed, GuestMisbehaved, SubstrateFailed, DeadlineExceeded (the sandbox did not honour the timeout).
+        """
+
+    @abstractmethod
+    def stream(self, action: Action) -> ActionStream:
+        """Start an action whose output is read, and input written, while it runs. Raises as `run` does."""
+
+    @abstractmethod
+    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+        """Open a persistent shell. Raises as `run` does, and Unsupported without `Capability.SESSIONS`."""
+
+    @abstractmethod
+    async def terminal(
+        self,
+        command: Command,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Terminal:
+        """Start a command on a pseudo-terminal. Raises as `run` does; Unsupported without `Capability.TERMINALS`."""
+
+    @abstractmethod
+    async def destroy(self) -> None:
+        """End everything in the sandbox and give back all that it held. Idempotent; raises SubstrateFailed."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.destroy()
+
+
+class ActionStream(ABC):
+    """An action under way: an async iterator of chunks, with the observation at its end.
+
+    Leaving the `async with` block, or cancelling, ends the action's whole process tree. A reader that stops reading
+    makes the command wait (its pipe fills up); it costs nobody memory.
+    """
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        """The chunks as they come; ends when the action has ended."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Give the command input; returns when the guest has room for it. Raises InvalidRequest after `end_input`."""
+
+    @abstractmethod
+    async def end_input(self) -> None:
+        """Close the command's standard input. Idempotent."""
+
+    @abstractmethod
+    async def signal(self, number: int) -> None:
+        """Send a signal to the command's process group. Does nothing once it has ended."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Kill the whole process tree, also what left its process group. Does nothing once it has ended."""
+
+    @abstractmethod
+    async def wait(self) -> Observation:
+        """The observation (output that was not read is dropped; `stdout` and `stderr` are empty). Raises as `run`."""
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Session(ABC):
+    """A persistent shell: cwd, variables, functions and background jobs survive from action to action."""
+
+    @abstractmethod
+    async def run(self, line: str, *, timeout_s: float = ..., output_limit_bytes: int = ...) -> Observation:
+        """Run a line (or a script) in the shell; one at a time, later calls wait their turn.
+
+        A timeout interrupts the line; the session survives if the shell does. Raises SessionEnded after the shell has
+        exited (the line that made it exit still gives its observation), otherwise as `Sandbox.run` does.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Stop the running line as Ctrl-C would; the session goes on. Does nothing between lines."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the shell and its jobs. Idempotent."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether another line can be run."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Terminal(ABC):
+    """A command on a pseudo-terminal: raw bytes in and out."""
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """The next output; empty once the command has ended and all was read. Raises as `Sandbox.run` does."""
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Type something."""
+
+    @abstractmethod
+    async def resize(self, rows: int, cols: int) -> None:
+        """Tell the command that the window has changed."""
+
+    @abstractmethod
+    async def wait(self) -> Observation:
+        """The observation, when the command has ended (its output is what `read` gave)."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Hang up: kill the command's process tree. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Files(ABC):
+    """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
+
+    Every method raises FileFailed (with `errno`) for what the sandbox's kernel refused, and otherwise as
+    `Sandbox.run` does.
+    """
+
+    @abstractmethod
+    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        """The whole content. Raises FileFailed with EFBIG past `limit_bytes`: use `download` for big files."""
+
+    @abstractmethod
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Replace the file in one step: a reader sees the old content or the new. Missing directories are made."""
+
+    @abstractmethod
+    async def append(self, path: str, data: bytes) -> None:
+        """Add to the end of the file; creates it."""
+
+    @abstractmethod
+    async def list(self, path: str) -> list[FileInfo]:
+        """The entries of a directory, sorted by name."""
+
+    @abstractmethod
+    async def stat(self, path: str) -> FileInfo:
+        """What is at `path`; a final symlink is not followed."""
+
+    @abstractmethod
+    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
+        """Make a directory; with `parents`, one that is there already is fine."""
+
+    @abstractmethod
+    async def move(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+
+    @abstractmethod
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file or an empty directory, or a whole tree; symlinks are removed, never followed."""
+
+    @abstractmethod
+    async def upload(self, local: str | PathLike[str], path: str) -> None:
+        """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
+
+    @abstractmethod
+    async def download(self, path: str, local: str | PathLike[str], *, limit_bytes: int = ...) -> None:
+        """Stream a file, or a directory's tree, out of the sandbox.
+
+        The sandbox cannot write outside `local`, whatever it sends: entries that would (absolute names, `..`, links
+        that leave the tree, device nodes) raise GuestMisbehaved or are refused as FileFailed, and nothing past
+        `limit_bytes` is taken.
+        """

@@ -1,0 +1,117 @@
+"""Every error that Dutyfree raises, and whose fault each one is.
+
+::
+
+    DutyfreeError
+    ├── CallerError                 the call was wrong; repeating it gives the same answer
+    │   ├── InvalidRequest          a value that no substrate could accept
+    │   ├── Unsupported             this substrate lacks the capability
+    │   ├── SandboxGone             the sandbox was destroyed before this call
+    │   ├── SessionEnded            the session's shell has exited
+    │   └── FileFailed              a file operation that the sandbox's own kernel refused (has .errno)
+    ├── CapacityError               a limit was reached; the same call may succeed later
+    └── InfraFailed                 the machinery failed: never an observation, never a reward
+        ├── SubstrateUnavailable    the substrate cannot run on this machine
+        ├── SubstrateFailed         the substrate broke its promise (creation, destruction, a dead sandbox)
+        ├── LinkFailed              the stream to the guest broke
+        ├── GuestMisbehaved         the guest broke the protocol; whatever it says is not believed
+        └── DeadlineExceeded        the substrate did not answer in time
+
+A command's non-zero exit code is none of these: it is an observation.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar, Literal
+
+Party = Literal["caller", "capacity", "substrate", "link"]
+
+
+class DutyfreeError(Exception):
+    """The root: names the party at fault and, where one is known, the way to mend it."""
+
+    party: ClassVar[Party]
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
+
+
+class CallerError(DutyfreeError):
+    """The call was wrong; repeating it gives the same answer."""
+
+    party: ClassVar[Party] = "caller"
+
+
+class InvalidRequest(CallerError):
+    """A value that no substrate could accept; raised before anything was done."""
+
+
+class Unsupported(CallerError):
+    """The substrate lacks the capability that the call needs."""
+
+
+class SandboxGone(CallerError):
+    """The sandbox was destroyed, or died, before this call."""
+
+
+class SessionEnded(CallerError):
+    """The session's shell has exited; open another one."""
+
+
+class FileFailed(CallerError):
+    """A file operation that the sandbox's own kernel refused."""
+
+    def __init__(self, message: str, *, errno: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno
+
+    @classmethod
+    def refused(cls, operation: str, path: str, errno: int, detail: str = "") -> FileFailed:
+        """The error for `operation` on `path`, worded from the kernel's own `errno`."""
+        reason = detail or os.strerror(errno)
+        return cls(f"cannot {operation} {path!r}: {reason}", errno=errno)
+
+
+class CapacityError(DutyfreeError):
+    """A limit was reached; the same call may succeed later."""
+
+    party: ClassVar[Party] = "capacity"
+    retryable = True
+
+
+class InfraFailed(DutyfreeError):
+    """The machinery failed. A rollout that meets this has no result, good or bad."""
+
+    party: ClassVar[Party] = "substrate"
+    retryable = True
+
+
+class SubstrateUnavailable(InfraFailed):
+    """The substrate cannot run on this machine; the hint says what is missing."""
+
+    retryable = False
+
+
+class SubstrateFailed(InfraFailed):
+    """The substrate broke its promise: a creation, a destruction, or a sandbox that died."""
+
+
+class LinkFailed(InfraFailed):
+    """The stream between host and guest broke while something was under way."""
+
+    party: ClassVar[Party] = "link"
+
+
+class GuestMisbehaved(InfraFailed):
+    """The guest broke the protocol; the sandbox is destroyed and nothing that it said is used."""
+
+
+class DeadlineExceeded(InfraFailed):
+    """The substrate did not answer in time (an action's own timeout is an observation instead)."""

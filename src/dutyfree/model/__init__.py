@@ -1,0 +1,31 @@
+"""The nouns: frozen values with no behaviour beyond checking and presenting themselves."""
+
+from dutyfree.model.action import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
+from dutyfree.model.file import FileInfo, FileKind
+from dutyfree.model.isolation import Isolation
+from dutyfree.model.limits import Network, Resources
+from dutyfree.model.observation import Chunk, Observation, Timing
+from dutyfree.model.phase import Phase
+from dutyfree.model.span import Span
+from dutyfree.model.spec import Capability, SandboxSpec, Unenforced, Upper
+
+__all__ = [
+    "DEFAULT_OUTPUT_LIMIT_BYTES",
+    "DEFAULT_TIMEOUT_S",
+    "Action",
+    "Capability",
+    "Chunk",
+    "Command",
+    "FileInfo",
+    "FileKind",
+    "Isolation",
+    "Network",
+    "Observation",
+    "Phase",
+    "Resources",
+    "SandboxSpec",
+    "Span",
+    "Timing",
+    "Unenforced",
+    "Upper",
+]

@@ -1,0 +1,40 @@
+"""One request to a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model.spec import check_env
+
+Command = str | Sequence[str]
+"""A shell line (str) or an argv (a sequence of str)."""
+
+DEFAULT_TIMEOUT_S = 600.0
+MAX_TIMEOUT_S = 7 * 24 * 3600.0
+DEFAULT_OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to run, and its bounds. `stdin=None` gives the command an empty input."""
+
+    command: Command
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        words = [self.command] if isinstance(self.command, str) else list(self.command)
+        if not words or (not isinstance(self.command, str) and not words[0]):
+            raise InvalidRequest("the command is empty", hint="give a shell line or a non-empty argv")
+        if any("\0" in word for word in words) or "\0" in (self.cwd or ""):
+            raise InvalidRequest("a command or cwd cannot contain a NUL byte")
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise InvalidRequest(f"timeout_s is {self.timeout_s}; it must lie in (0, {MAX_TIMEOUT_S:.0f}]")
+        if self.output_limit_bytes < 0:
+            raise InvalidRequest(f"output_limit_bytes is {self.output_limit_bytes}; it cannot be negative")
+        check_env(self.env)

@@ -1,0 +1,67 @@
+"""What is asked of a substrate when a sandbox is made, and what it answers about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model.limits import Network, Resources
+
+
+class Capability(StrEnum):
+    """An optional ability of a substrate. Checks and callers ask for these, never for a substrate's name."""
+
+    SESSIONS = "sessions"
+    TERMINALS = "terminals"
+    FILES = "files"
+    LIMIT_MEMORY = "limit-memory"
+    LIMIT_PIDS = "limit-pids"
+    LIMIT_CPU = "limit-cpu"
+    LIMIT_DISK = "limit-disk"
+    DENY_NETWORK = "deny-network"
+    PRIVATE_FILES = "private-files"
+    """What one sandbox writes, no other sandbox and no host process sees."""
+    KILL_TREE = "kill-tree"
+    """A timeout also ends descendants that left the process group."""
+    HOST_PROCESSES = "host-processes"
+    """Sandboxes are processes of this machine, so that leaks of them can be counted."""
+
+
+class Upper(StrEnum):
+    """Where a sandbox's own writes are kept."""
+
+    TMPFS = "tmpfs"
+    DISK = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """A bound or wall that was asked for and that this sandbox cannot give."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """Everything that decides what a new sandbox is like."""
+
+    resources: Resources = field(default_factory=Resources)
+    network: Network = Network.NONE
+    upper: Upper = Upper.TMPFS
+    env: Mapping[str, str] = field(default_factory=dict)
+    hostname: str = "dutyfree"
+
+    def __post_init__(self) -> None:
+        if not self.hostname or len(self.hostname) > 63 or not self.hostname.replace("-", "").isalnum():
+            raise InvalidRequest(f"hostname {self.hostname!r} is not a single DNS label")
+        check_env(self.env)
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raise InvalidRequest unless every entry can stand in a process's environment."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise InvalidRequest(f"environment entry {name!r} cannot be represented")
