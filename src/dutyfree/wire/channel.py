@@ -1,0 +1,216 @@
+"""One persistent stream to a guest, with any number of actions multiplexed on it.
+
+The guest is hostile: a frame that breaks the rules ends the channel, and everyone who waits on it learns why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from dutyfree.errors import DeadlineExceeded, GuestMisbehaved, InfraFailed, InvalidRequest, LinkFailed, SubstrateFailed
+from dutyfree.wire.exchange import Exchange
+from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, Kind, encode_frame
+from dutyfree.wire.link import Link
+from dutyfree.wire.messages import (
+    VERSION,
+    Exit,
+    Fault,
+    GuestHello,
+    GuestMessage,
+    HostHello,
+    HostMessage,
+    InputCredit,
+    Output,
+    Pong,
+    Quit,
+    Refused,
+    Run,
+    Started,
+    decode_guest,
+)
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+_QUOTED_CHARACTERS: Final = 200
+
+
+class Channel:
+    """Speaks first, in its constructor; actions may follow at once, without waiting for the guest's answer.
+
+    Belongs to the event loop that was running when it was made.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
+        """Take ownership of the descriptors, which may be one and the same, and greet the guest."""
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(FROM_GUEST)
+        self._exchanges: dict[int, Exchange] = {}
+        self._last_id = 0
+        self._error: InfraFailed | None = None
+        self._death_listeners: list[Callable[[], None]] = []
+        self._greeting: GuestHello | None = None
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._drained: asyncio.Future[None] | None = None
+        self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
+        self._link = Link(
+            read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
+        )
+        self.send(HostHello(VERSION))
+
+    @classmethod
+    def over_socket(cls, sock: socket.socket, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Channel:
+        """A channel over a connected stream socket, which it takes over."""
+        fd = sock.detach()
+        return cls(fd, fd, handshake_timeout_s=handshake_timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether actions can be sent."""
+        return self._error is None
+
+    @property
+    def congested(self) -> bool:
+        """Whether the guest leaves so much unread that offers should wait (see `drained`)."""
+        return self._link.congested
+
+    async def handshake(self) -> GuestHello:
+        """The guest's greeting. Raises DeadlineExceeded, LinkFailed, GuestMisbehaved or SubstrateFailed."""
+        if self._greeting is None:
+            self.check()
+            await asyncio.shield(self._greeted)
+        self.check()
+        assert self._greeting is not None
+        return self._greeting
+
+    async def drained(self) -> None:
+        """Return once the channel is not congested. Raises what ended the channel, if that came first."""
+        while self._link.congested and self._error is None:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what ended the channel, if it has ended."""
+        if self._error is not None:
+            raise self._copy_of_error()
+
+    def start(self, exchange: Exchange, request: Run) -> None:
+        """Give the exchange an id and send the request under it. Raises InvalidRequest if it cannot be sent."""
+        self.check()
+        if self._last_id == MAX_ID:
+            raise SubstrateFailed("the stream has used up its action ids", hint="create a new sandbox")
+        action_id = self._last_id + 1
+        payload = request.payload()
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise InvalidRequest(
+                f"command and environment take {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} can be sent",
+                hint="write long scripts to a file, or send them as stdin",
+            )
+        self._last_id = action_id
+        exchange.id, exchange.channel = action_id, self
+        self._exchanges[action_id] = exchange
+        self._link.write(encode_frame(Kind.RUN, action_id, payload))
+
+    def send(self, message: HostMessage) -> None:
+        """Send anything but a RUN; a dead channel drops it."""
+        self._link.write(message.encode())
+
+    def on_death(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once when the channel ends, whatever the reason."""
+        self._death_listeners.append(listener)
+
+    def close(self) -> None:
+        """Tell the guest to kill everything and exit, and hang up. What is under way raises SubstrateFailed."""
+        self.send(Quit())
+        self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
+
+    def fail(self, error: InfraFailed) -> None:
+        """End the channel: nothing more is sent or believed, and everyone who waits gets the error. Idempotent."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._handshake_deadline.cancel()
+        self._link.close()
+        for waiter in (self._greeted, self._drained):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        exchanges, self._exchanges = self._exchanges, {}
+        for exchange in exchanges.values():
+            exchange.finished = True
+            exchange.failed(self._copy_of_error())
+        for listener in self._death_listeners:
+            listener()
+
+    def _copy_of_error(self) -> InfraFailed:
+        # One instance raised in many tasks would collect all their tracebacks.
+        assert self._error is not None
+        return type(self._error)(self._error.message, hint=self._error.hint)
+
+    def _no_greeting(self, waited_s: float) -> None:
+        self.fail(DeadlineExceeded(f"the guest did not greet within {waited_s:g} s"))
+
+    def _link_ended(self, reason: str) -> None:
+        self.fail(LinkFailed(reason))
+
+    def _link_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+        for exchange in list(self._exchanges.values()):
+            exchange.pump()
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                self._take(decode_guest(frame))
+                if self._error is not None:
+                    return
+        except GuestMisbehaved as error:
+            self.fail(error)
+
+    def _take(self, message: GuestMessage) -> None:
+        if isinstance(message, GuestHello):
+            self._greet(message)
+        elif isinstance(message, Fault):
+            text = message.text.decode("utf-8", "replace")[:_QUOTED_CHARACTERS]
+            self.fail(SubstrateFailed(f"the guest gave up: {text!r}"))
+        elif isinstance(message, Pong):
+            raise GuestMisbehaved("a PONG that nobody asked for")
+        elif self._greeting is None:
+            raise GuestMisbehaved("the guest spoke before its greeting")
+        else:
+            self._take_for_action(message)
+
+    def _take_for_action(self, message: Output | Exit | Refused | Started | InputCredit) -> None:
+        exchange = self._exchanges.get(message.id)
+        if exchange is None:
+            raise GuestMisbehaved(f"{type(message).__name__} for action {message.id}, which is not under way")
+        if isinstance(message, Output):
+            exchange.output_credit_bytes -= len(message.data)
+            if exchange.output_credit_bytes < 0:
+                raise GuestMisbehaved(f"action {message.id} sent more output than it was allowed")
+            exchange.output(message.stream, message.data)
+        elif isinstance(message, Exit | Refused):
+            del self._exchanges[message.id]
+            exchange.finished = True
+            exchange.ended(message)
+        elif isinstance(message, InputCredit):
+            exchange.input_room(message.size_bytes)
+        elif exchange.expects_started:
+            exchange.expects_started = False
+            exchange.up = True
+            exchange.wake()
+        else:
+            raise GuestMisbehaved(f"action {message.id} was said to have started, which nobody asked")
+
+    def _greet(self, greeting: GuestHello) -> None:
+        if self._greeting is not None:
+            raise GuestMisbehaved("the guest greeted twice")
+        if not 1 <= greeting.version <= VERSION:
+            raise GuestMisbehaved(f"the guest answered with protocol version {greeting.version}")
+        self._greeting = greeting
+        self._handshake_deadline.cancel()
+        self._greeted.set_result(None)

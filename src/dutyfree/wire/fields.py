@@ -1,0 +1,88 @@
+"""Field lists: `u8 tag, u32 length, bytes`, back to back, little endian; the payload of every structured message."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from dutyfree.errors import GuestMisbehaved, InvalidRequest
+
+_HEAD: Final = struct.Struct("<BI")
+_NUMBER: Final = struct.Struct("<BIQ")
+
+
+def number_field(tag: int, number: int) -> bytes:
+    """An integer, as a field of exactly 8 bytes."""
+    return _NUMBER.pack(tag, 8, number)
+
+
+def bytes_field(tag: int, data: bytes) -> bytes:
+    """A field of raw bytes."""
+    return _HEAD.pack(tag, len(data)) + data
+
+
+def encode_text(text: str) -> bytes:
+    """A path, an argument or an environment entry as bytes. Raises InvalidRequest for text that is not Unicode."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{text!r} cannot be represented as bytes") from error
+
+
+def decode_text(data: bytes) -> str:
+    """The inverse of `encode_text`: bytes that are not UTF-8 survive the round trip."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+class Fields:
+    """A parsed payload. Unknown tags are kept and never asked for.
+
+    Every method, and the constructor, raises GuestMisbehaved for what a keeper of the protocol would not have sent.
+    """
+
+    __slots__ = ("_last", "_payload")
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._last = dict(_pairs(payload))
+
+    def has(self, tag: int) -> bool:
+        """Whether the field is there at all."""
+        return tag in self._last
+
+    def number(self, tag: int, default: int | None = None) -> int:
+        """The integer in a field; `default` where it is absent, and without a default it must be there."""
+        data = self._last.get(tag)
+        if data is None:
+            if default is None:
+                raise GuestMisbehaved(f"field {tag} is missing")
+            return default
+        if len(data) != 8:
+            raise GuestMisbehaved(f"field {tag} has {len(data)} bytes where an integer has 8")
+        return int.from_bytes(data, "little")
+
+    def blob(self, tag: int, default: bytes | None = None) -> bytes:
+        """The raw bytes of a field; `default` where it is absent, and without a default it must be there."""
+        data = self._last.get(tag, default)
+        if data is None:
+            raise GuestMisbehaved(f"field {tag} is missing")
+        return data
+
+    def blobs(self, tag: int) -> tuple[bytes, ...]:
+        """Every field of that tag, in order."""
+        return tuple(data for each, data in _pairs(self._payload) if each == tag)
+
+
+def _pairs(payload: bytes) -> Iterator[tuple[int, bytes]]:
+    at, size, head_bytes = 0, len(payload), _HEAD.size
+    while at < size:
+        if size - at < head_bytes:
+            raise GuestMisbehaved("a payload ended inside the head of a field")
+        tag, length = _HEAD.unpack_from(payload, at)
+        at += head_bytes
+        end = at + length
+        if end > size:
+            raise GuestMisbehaved(f"field {tag} claims {length} bytes where {size - at} are left")
+        yield tag, payload[at:end]
+        at = end

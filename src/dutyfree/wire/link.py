@@ -1,0 +1,110 @@
+"""The byte stream under a channel: two descriptors (the same one twice for a socket) on an asyncio loop.
+
+The loop's own transports are not used: registering a descriptor is synchronous, so that a sandbox is ready without a
+turn of the loop, and a read or write costs one system call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+READ_BYTES: Final = 96 * 1024
+"""Room for the largest data frame, yet below the size from which each allocation is a mapping of its own (10 us)."""
+FLUSH_BYTES: Final = 256 * 1024
+CONGESTED_BYTES: Final = 1024 * 1024
+
+
+class Link:
+    """Owns its descriptors and closes them. To be used from its loop's thread only."""
+
+    def __init__(
+        self,
+        read_fd: int,
+        write_fd: int,
+        *,
+        on_bytes: Callable[[bytes], None],
+        on_end: Callable[[str], None],
+        on_drained: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._on_bytes, self._on_end, self._on_drained = on_bytes, on_end, on_drained
+        self._backlog = bytearray()
+        self._open = True
+        self._writable = True
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        self._loop.add_reader(read_fd, self._read)
+
+    @property
+    def congested(self) -> bool:
+        """Whether the other side has left so much unread that nothing more should be offered until `on_drained`."""
+        return len(self._backlog) > CONGESTED_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, now or when the other side has room. What a closed link is given is dropped."""
+        if not self._open or not self._writable:
+            return
+        if self._backlog:
+            self._backlog += data
+            return
+        sent = self._send(data)
+        if sent < len(data) and self._writable:
+            self._backlog += memoryview(data)[sent:]
+            self._loop.add_writer(self._write_fd, self._flush)
+
+    def close(self) -> None:
+        """Let go of the descriptors; nothing is called after this. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._read_fd)
+        if self._backlog:
+            self._loop.remove_writer(self._write_fd)
+            self._backlog.clear()
+        for fd in {self._read_fd, self._write_fd}:
+            os.close(fd)
+
+    def _read(self) -> None:
+        if not self._open:
+            return
+        try:
+            data = os.read(self._read_fd, READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._on_end(f"cannot read from the guest: {error.strerror}")
+            return
+        if data:
+            self._on_bytes(data)
+        else:
+            self._on_end("the guest's end of the stream was closed")
+
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return os.write(self._write_fd, data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            # What the guest said before it went away is still to be read, and says more than this error.
+            self._writable = False
+            self._loop.call_soon(self._read_last_words)
+            return 0
+
+    def _read_last_words(self) -> None:
+        self._read()
+        if self._open:
+            self._on_end("the guest no longer reads")
+
+    def _flush(self) -> None:
+        with memoryview(self._backlog) as waiting:
+            sent = self._send(waiting[:FLUSH_BYTES])
+        del self._backlog[:sent]
+        if not self._writable:
+            self._backlog.clear()
+        if not self._backlog:
+            self._loop.remove_writer(self._write_fd)
+            self._on_drained()

@@ -1,0 +1,338 @@
+"""Every message of the wire protocol as a frozen value that encodes itself and is decoded from a frame.
+
+Decoding raises GuestMisbehaved for whatever the protocol does not allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from dutyfree.errors import GuestMisbehaved
+from dutyfree.wire.fields import Fields, bytes_field, number_field
+from dutyfree.wire.frames import Frame, Kind, encode_frame
+
+VERSION: Final = 1
+MAX_EXIT_CODE: Final = 255
+MAX_SIGNAL: Final = 64
+
+
+class Mode(IntEnum):
+    """What a RUN asks for."""
+
+    ARGV = 0
+    SHELL = 1
+    APPLET = 2
+    SESSION = 3
+    LINE = 4
+
+
+class RunFlag(IntEnum):
+    """How the action's streams are set up: bits, as plain integers, which are quicker than flags."""
+
+    PTY = 1
+    STDIN = 2
+    MERGE = 4
+
+
+class ExitFlag(IntEnum):
+    """What happened on the way to an EXIT: bits."""
+
+    TIMED_OUT = 1
+    TRUNCATED = 2
+    SESSION_ENDED = 4
+
+
+class Reason(IntEnum):
+    """Why an action was not started. Numbers that a newer guest may send are kept as they are."""
+
+    BAD_REQUEST = 1
+    CAPACITY = 2
+    CWD = 3
+    NO_SUCH_SESSION = 4
+    NO_SHELL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HostHello:
+    version: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.HOST_HELLO, 0, number_field(1, self.version))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    id: int
+    mode: int
+    args: tuple[bytes, ...] = ()
+    env: tuple[bytes, ...] = ()
+    cwd: bytes = b""
+    flags: int = 0
+    timeout_ms: int = 0
+    output_limit: int | None = None
+    credit: int = 0
+    rows: int = 0
+    cols: int = 0
+    session: int = 0
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.RUN, self.id, self.payload())
+
+    def payload(self) -> bytes:
+        """The request apart from its id, which the channel chooses."""
+        fields = [number_field(1, self.mode)]
+        fields += [bytes_field(2, arg) for arg in self.args]
+        fields += [bytes_field(3, entry) for entry in self.env]
+        if self.cwd:
+            fields.append(bytes_field(4, self.cwd))
+        if self.output_limit is not None:
+            fields.append(number_field(7, self.output_limit))
+        for tag, number in (
+            (5, self.flags),
+            (6, self.timeout_ms),
+            (8, self.credit),
+            (9, self.rows),
+            (10, self.cols),
+            (11, self.session),
+        ):
+            if number:
+                fields.append(number_field(tag, number))
+        return b"".join(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    id: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.INPUT, self.id, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnd:
+    id: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.INPUT_END, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCredit:
+    id: int
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.OUTPUT_CREDIT, self.id, number_field(1, self.size_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    id: int
+    signal: int
+    tree: bool = False
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.SIGNAL, self.id, number_field(1, self.signal) + number_field(2, int(self.tree)))
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    id: int
+    rows: int
+    cols: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.RESIZE, self.id, number_field(1, self.rows) + number_field(2, self.cols))
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    data: bytes
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.PING, 0, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    def encode(self) -> bytes:
+        return encode_frame(Kind.QUIT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestHello:
+    version: int
+    pid: int
+    features: int = 0
+
+    def encode(self) -> bytes:
+        fields = number_field(1, self.version) + number_field(2, self.pid) + number_field(3, self.features)
+        return encode_frame(Kind.GUEST_HELLO, 0, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    id: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.STARTED, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    id: int
+    stream: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.OUTPUT, self.id, self.data, self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class InputCredit:
+    id: int
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.INPUT_CREDIT, self.id, number_field(1, self.size_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of an action: exactly one of `exit_code` and `signal` is set."""
+
+    id: int
+    exit_code: int | None
+    signal: int | None
+    execute_ns: int = 0
+    cpu_us: int = 0
+    peak_rss_bytes: int = 0
+    flags: int = 0
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+
+    def encode(self) -> bytes:
+        numbers = [self.exit_code, self.signal, self.execute_ns, self.cpu_us]
+        numbers += [self.peak_rss_bytes, self.flags, self.stdout_bytes, self.stderr_bytes]
+        fields = (number_field(tag, number) for tag, number in enumerate(numbers, 1) if number is not None)
+        return encode_frame(Kind.EXIT, self.id, b"".join(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    id: int
+    errno: int
+    text: bytes
+    reason: int
+
+    def encode(self) -> bytes:
+        fields = number_field(1, self.errno) + bytes_field(2, self.text) + number_field(3, self.reason)
+        return encode_frame(Kind.REFUSED, self.id, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    data: bytes
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.PONG, 0, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    text: bytes
+
+    def encode(self) -> bytes:
+        return encode_frame(Kind.FAULT, 0, bytes_field(1, self.text))
+
+
+HostMessage = HostHello | Run | Input | InputEnd | OutputCredit | Signal | Resize | Ping | Quit
+GuestMessage = GuestHello | Started | Output | InputCredit | Exit | Refused | Pong | Fault
+
+
+def _run(frame: Frame) -> Run:
+    fields = Fields(frame.payload)
+    return Run(
+        id=frame.id,
+        mode=fields.number(1),
+        args=fields.blobs(2),
+        env=fields.blobs(3),
+        cwd=fields.blob(4, b""),
+        flags=fields.number(5, 0),
+        timeout_ms=fields.number(6, 0),
+        output_limit=fields.number(7) if fields.has(7) else None,
+        credit=fields.number(8, 0),
+        rows=fields.number(9, 0),
+        cols=fields.number(10, 0),
+        session=fields.number(11, 0),
+    )
+
+
+def _signal(frame: Frame) -> Signal:
+    fields = Fields(frame.payload)
+    return Signal(frame.id, fields.number(1), bool(fields.number(2, 0)))
+
+
+def _resize(frame: Frame) -> Resize:
+    fields = Fields(frame.payload)
+    return Resize(frame.id, fields.number(1), fields.number(2))
+
+
+def _guest_hello(frame: Frame) -> GuestHello:
+    fields = Fields(frame.payload)
+    return GuestHello(fields.number(1), fields.number(2), fields.number(3, 0))
+
+
+def _exit(frame: Frame) -> Exit:
+    fields = Fields(frame.payload)
+    exit_code = fields.number(1) if fields.has(1) else None
+    signal = fields.number(2) if fields.has(2) else None
+    if (exit_code is None) == (signal is None):
+        raise GuestMisbehaved("an EXIT needs either an exit code or a signal")
+    if (exit_code or 0) > MAX_EXIT_CODE or not 1 <= (1 if signal is None else signal) <= MAX_SIGNAL:
+        raise GuestMisbehaved(f"an EXIT with exit code {exit_code} and signal {signal}")
+    number = fields.number
+    return Exit(frame.id, exit_code, signal, *(number(tag, 0) for tag in range(3, 9)))
+
+
+def _refused(frame: Frame) -> Refused:
+    fields = Fields(frame.payload)
+    return Refused(frame.id, fields.number(1, 0), fields.blob(2, b""), fields.number(3))
+
+
+_HOST_DECODERS: Final[Mapping[int, Callable[[Frame], HostMessage]]] = {
+    Kind.HOST_HELLO: lambda frame: HostHello(Fields(frame.payload).number(1)),
+    Kind.RUN: _run,
+    Kind.INPUT: lambda frame: Input(frame.id, frame.payload),
+    Kind.INPUT_END: lambda frame: InputEnd(frame.id),
+    Kind.OUTPUT_CREDIT: lambda frame: OutputCredit(frame.id, Fields(frame.payload).number(1)),
+    Kind.SIGNAL: _signal,
+    Kind.RESIZE: _resize,
+    Kind.PING: lambda frame: Ping(frame.payload),
+    Kind.QUIT: lambda frame: Quit(),
+}
+
+_GUEST_DECODERS: Final[Mapping[int, Callable[[Frame], GuestMessage]]] = {
+    Kind.GUEST_HELLO: _guest_hello,
+    Kind.STARTED: lambda frame: Started(frame.id),
+    Kind.OUTPUT: lambda frame: Output(frame.id, frame.stream, frame.payload),
+    Kind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, Fields(frame.payload).number(1)),
+    Kind.EXIT: _exit,
+    Kind.REFUSED: _refused,
+    Kind.PONG: lambda frame: Pong(frame.payload),
+    Kind.FAULT: lambda frame: Fault(Fields(frame.payload).blob(1, b"")),
+}
+
+
+def decode_host(frame: Frame) -> HostMessage:
+    """What the host said in a frame that passed FROM_HOST."""
+    return _HOST_DECODERS[frame.kind](frame)
+
+
+def decode_guest(frame: Frame) -> GuestMessage:
+    """What the guest said in a frame that passed FROM_GUEST."""
+    return _GUEST_DECODERS[frame.kind](frame)
