@@ -1,0 +1,274 @@
+/* The life of a cell: cloned, told its ids, reaped, and everything that it held given back. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cell.h"
+#include "spawner.h"
+
+struct cell {
+    bool used;
+    uint64_t number;
+    pid_t pid;      /* 0 once there is no process to wait for */
+    bool removing;  /* `pid` is not the cell any more but the child that removes its scratch directory */
+    int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
+    int exit_status;
+    uint64_t outside, count; /* the cell's id range */
+    struct holdings holdings;
+};
+
+/* Slots are reused; the table only grows. Slot numbers go to epoll, so they stay valid while a cell lives. */
+static struct cell *cells;
+static uint32_t slots;
+
+struct birth { /* a spawn request, read but for the operations that the cell itself does */
+    uint64_t flags;
+    int joins[MAX_CGROUPS], join_count, into, image;
+    struct field user, caps, exec;
+};
+
+static struct cell *free_slot(void) {
+    for (uint32_t i = 0; i < slots; i++)
+        if (!cells[i].used) return &cells[i];
+    if (slots == MAX_CELLS) return NULL;
+    uint32_t first = slots, grown = slots ? slots * 2 : 64;
+    struct cell *table = realloc(cells, grown * sizeof *table);
+    if (!table) return NULL;
+    memset(table + slots, 0, (grown - slots) * sizeof *table);
+    cells = table;
+    slots = grown;
+    return &cells[first];
+}
+
+static bool read_request(const uint8_t *fields, size_t length, struct birth *birth, struct cell *cell,
+                         struct step *step) {
+    struct field_reader reader;
+    struct field field;
+    struct arguments a;
+    *birth = (struct birth){.into = -1, .image = -1};
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
+        if (field.tag >= OP_MKDIR && field.tag < OP_USER) continue; /* for the cell itself */
+        switch (field.tag) {
+        case OP_CELL:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            cell->number = number_of(a.text[0]);
+            break;
+        case OP_UNSHARE:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            birth->flags = number_of(a.text[0]);
+            break;
+        case OP_JOIN:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            if (birth->join_count == MAX_CGROUPS) return step_failed(step, field.tag, E2BIG, a.text[0]);
+            int tasks = open(a.text[0], O_WRONLY | O_CLOEXEC);
+            if (tasks < 0) return step_failed(step, field.tag, errno, a.text[0]);
+            birth->joins[birth->join_count++] = tasks;
+            break;
+        case OP_INTO:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            if (birth->into >= 0) close(birth->into);
+            birth->into = open(a.text[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+            if (birth->into < 0) return step_failed(step, field.tag, errno, a.text[0]);
+            break;
+        case OP_IMAGE:
+            if (!arguments_of(&field, 2, &a, step)) return false;
+            if (birth->image >= 0) close(birth->image);
+            birth->image = image_open(a.text[0], a.text[1]);
+            if (birth->image < 0) return step_failed(step, field.tag, errno, a.text[1]);
+            break;
+        case OP_USER:
+            if (!arguments_of(&field, 3, &a, step)) return false;
+            cell->outside = number_of(a.text[0]);
+            cell->count = number_of(a.text[1]);
+            birth->user = field;
+            break;
+        case OP_CAPS: birth->caps = field; break;
+        case OP_EXEC: birth->exec = field; break;
+        default:
+            if (!holdings_take(&cell->holdings, &field, step)) return false;
+        }
+    }
+    if (reader.broken) return step_failed(step, 0, EPROTO, "malformed request");
+    return true;
+}
+
+static void close_request(const struct birth *birth) {
+    for (int i = 0; i < birth->join_count; i++) close(birth->joins[i]);
+    if (birth->into >= 0) close(birth->into);
+    if (birth->image >= 0) close(birth->image);
+}
+
+/* In the cell's first process. Returns only on failure. */
+static void become_cell(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields,
+                        size_t length, int stream, int status, struct step *step) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* Writing "0" moves the writer without the kernel's global migration lock, which costs milliseconds. */
+    for (int i = 0; i < birth->join_count; i++)
+        if (write(birth->joins[i], "0", 1) != 1) {
+            step_failed(step, OP_JOIN, errno, "tasks");
+            return;
+        }
+    if (birth->image >= 0 && dup3(birth->image, IMAGE_FD, O_CLOEXEC) < 0) {
+        step_failed(step, OP_IMAGE, errno, "descriptor");
+        return;
+    }
+    struct field_reader reader;
+    struct field field;
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);)
+        if (field.tag >= OP_MKDIR && field.tag < OP_USER && !operation_do(&field, step)) return;
+    struct lockdown lockdown = {.user = birth->user.data ? &birth->user : NULL,
+                                .caps = &birth->caps,
+                                .exec = &birth->exec,
+                                .status = status,
+                                .guest = spawner->guest,
+                                .stream = stream,
+                                .filter = &spawner->filter};
+    lockdown_and_exec(&lockdown, step);
+}
+
+static pid_t clone_cell(const struct birth *birth) {
+    struct clone_args args = {.flags = birth->flags, .exit_signal = SIGCHLD};
+    if (birth->into >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (unsigned)birth->into;
+    }
+    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+}
+
+static bool start(struct spawner *spawner, struct cell *cell, const struct birth *birth, const uint8_t *fields,
+                  size_t length, int stream, struct step *step) {
+    int pair[2];
+    if (!birth->exec.data || !birth->caps.data) return step_failed(step, OP_EXEC, EPROTO, "incomplete request");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return step_failed(step, OP_EXEC, errno, "socketpair");
+    pid_t pid = clone_cell(birth);
+    if (pid == 0) {
+        close(pair[0]);
+        become_cell(spawner, birth, fields, length, stream, pair[1], step);
+        (void)send(pair[1], step, sizeof *step, MSG_NOSIGNAL);
+        _exit(127);
+    }
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        return step_failed(step, OP_UNSHARE, errno, "clone");
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = STATUS_EVENT | (uint64_t)(cell - cells)};
+    (void)epoll_ctl(spawner->epoll, EPOLL_CTL_ADD, pair[0], &event);
+    cell->status = pair[0];
+    cell->pid = pid;
+    return true;
+}
+
+void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream) {
+    struct birth birth;
+    struct step step = {0};
+    struct cell *cell = free_slot();
+    if (!cell) {
+        step_failed(&step, OP_CELL, EAGAIN, "too many cells");
+        reply_failed(spawner, 0, &step);
+        return;
+    }
+    *cell = (struct cell){.used = true, .status = -1};
+    bool done = read_request(fields, length, &birth, cell, &step) &&
+                start(spawner, cell, &birth, fields, length, stream, &step);
+    close_request(&birth);
+    if (done) reply_number(spawner, REPLY_SPAWNED, cell->number, TAG_PID, (uint64_t)cell->pid);
+    else reply_failed(spawner, cell->number, &step); /* what it holds is given back by the next cells_reap */
+}
+
+/* Out of the event loop first: a cell that is being built holds a copy, which would keep the event alive. */
+static void close_status(const struct spawner *spawner, struct cell *cell) {
+    (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, cell->status, NULL);
+    close(cell->status);
+    cell->status = -1;
+}
+
+void cell_status_ready(struct spawner *spawner, uint32_t slot) {
+    struct cell *cell = &cells[slot];
+    struct step step;
+    if (cell->status < 0) return; /* an event that was already on its way */
+    ssize_t got = recv(cell->status, &step, sizeof step, MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got == 1) { /* it has left for its user namespace and wants its ids */
+        char answer = map_ids(cell->pid, cell->outside, cell->count) ? 'y' : (char)errno;
+        (void)send(cell->status, &answer, 1, MSG_NOSIGNAL);
+        return;
+    }
+    if (got == (ssize_t)sizeof step) {
+        step.detail[sizeof step.detail - 1] = 0;
+        reply_failed(spawner, cell->number, &step);
+    }
+    close_status(spawner, cell); /* end of file: the guest is running */
+}
+
+void cell_kill(uint64_t number) {
+    for (uint32_t i = 0; i < slots; i++)
+        if (cells[i].used && cells[i].number == number && cells[i].pid > 0 && !cells[i].removing)
+            kill(cells[i].pid, SIGKILL);
+}
+
+void cells_kill(void) {
+    for (uint32_t i = 0; i < slots; i++)
+        if (cells[i].used && cells[i].pid > 0 && !cells[i].removing) kill(cells[i].pid, SIGKILL);
+}
+
+bool cells_remain(void) {
+    for (uint32_t i = 0; i < slots; i++)
+        if (cells[i].used) return true;
+    return false;
+}
+
+static void process_ended(pid_t pid, int status) {
+    for (uint32_t i = 0; i < slots; i++) {
+        struct cell *cell = &cells[i];
+        if (!cell->used || cell->pid != pid) continue;
+        if (!cell->removing) cell->exit_status = status;
+        cell->pid = 0;
+    }
+}
+
+/* True when nothing is held any more. */
+static bool give_back(struct spawner *spawner, uint32_t slot) {
+    struct cell *cell = &cells[slot];
+    if (cell->status >= 0) cell_status_ready(spawner, slot); /* its last words, before its end is told */
+    if (cell->status >= 0) close_status(spawner, cell);
+    if (!holdings_drop_cgroups(&cell->holdings)) return false;
+    if (cell->holdings.scratch_count && !cell->removing) { /* may be large: removed by a child, while others are served */
+        cell->removing = true;
+        cell->pid = fork();
+        if (cell->pid == 0) _exit(holdings_drop_scratch(&cell->holdings) ? 0 : 1);
+        if (cell->pid > 0) return false;
+        cell->pid = 0;
+        (void)holdings_drop_scratch(&cell->holdings);
+    }
+    return true;
+}
+
+bool cells_reap(struct spawner *spawner) {
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) process_ended(pid, status);
+    bool again = false;
+    for (uint32_t i = 0; i < slots; i++) {
+        struct cell *cell = &cells[i];
+        if (!cell->used || cell->pid > 0) continue;
+        if (!give_back(spawner, i)) {
+            again |= cell->pid <= 0;
+            continue;
+        }
+        holdings_free(&cell->holdings);
+        reply_number(spawner, REPLY_EXITED, cell->number, TAG_STATUS, (uint64_t)(unsigned)cell->exit_status);
+        cell->used = false;
+    }
+    return again;
+}

@@ -1,0 +1,180 @@
+/* dutyfree-spawner --control FD --guest PATH
+ *
+ * Serves one host process over a seqpacket socket. When that socket closes, for whatever reason, every cell is killed,
+ * everything that was made is given back, and the spawner exits. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/sendfile.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cell.h"
+#include "spawner.h"
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
+
+enum { RETRY_MS = 1, FAREWELL_MS = 5000 };
+enum event { CONTROL_EVENT = 0, SIGNAL_EVENT = 1 };
+
+static struct holdings own; /* what PREPARE made, given back at the very end */
+
+static _Noreturn void die(const char *what) {
+    dprintf(STDERR_FILENO, "dutyfree-spawner: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+/* A private copy that nobody can change: a cell sees its guest as /proc/1/exe. */
+static int seal_guest(const char *path) {
+    struct stat info;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || fstat(file, &info) < 0) die(path);
+    int memory = memfd_create("dutyfree-guest", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+    if (memory < 0 && errno == EINVAL) memory = memfd_create("dutyfree-guest", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (memory < 0) die("memfd_create");
+    for (off_t at = 0; at < info.st_size;)
+        if (sendfile(memory, file, &at, (size_t)(info.st_size - at)) <= 0) die("copying the guest");
+    if (fchmod(memory, 0555) < 0 ||
+        fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        die("sealing the guest");
+    close(file);
+    return memory;
+}
+
+/* Mounts made from here on are nobody else's. An ordinary user first becomes root of a user namespace of its own. */
+static void leave_the_host(void) {
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    char map[64];
+    if (unshare(uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) < 0) die("unshare");
+    if (uid != 0) {
+        snprintf(map, sizeof map, "0 %u 1\n", uid);
+        if (!write_file("/proc/self/setgroups", "deny") || !write_file("/proc/self/uid_map", map)) die("uid_map");
+        snprintf(map, sizeof map, "0 %u 1\n", gid);
+        if (!write_file("/proc/self/gid_map", map)) die("gid_map");
+    }
+    if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) die("private mounts");
+}
+
+static void prepare(struct spawner *spawner, const uint8_t *fields, size_t length) {
+    struct field_reader reader;
+    struct field field;
+    struct step step = {0};
+    bool done = true;
+    for (fields_read(&reader, fields, length); done && fields_next(&reader, &field);)
+        done = field.tag < OP_MKDIR ? holdings_take(&own, &field, &step) : operation_do(&field, &step);
+    if (done && reader.broken) done = step_failed(&step, 0, EPROTO, "malformed request");
+    if (done) reply_number(spawner, REPLY_PREPARED, 0, TAG_STATUS, 0);
+    else reply_failed(spawner, 0, &step);
+}
+
+static void kill_request(const uint8_t *fields, size_t length) {
+    struct field_reader reader;
+    struct field field;
+    struct arguments a;
+    struct step step;
+    fields_read(&reader, fields, length);
+    if (fields_next(&reader, &field) && field.tag == OP_CELL && arguments_of(&field, 1, &a, &step))
+        cell_kill(number_of(a.text[0]));
+}
+
+/* One request; false when the host is gone. */
+static bool serve(struct spawner *spawner) {
+    static uint8_t message[MAX_MESSAGE];
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = message, .iov_len = sizeof message};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+    ssize_t got = recvmsg(spawner->control, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    int stream = -1;
+    struct cmsghdr *extra = CMSG_FIRSTHDR(&header);
+    if (extra && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS)
+        memcpy(&stream, CMSG_DATA(extra), sizeof stream);
+    const uint8_t *fields = message + 1;
+    size_t length = (size_t)got - 1;
+    switch (message[0]) {
+    case REQUEST_PREPARE: prepare(spawner, fields, length); break;
+    case REQUEST_SPAWN: cell_spawn(spawner, fields, length, stream); break;
+    case REQUEST_KILL: kill_request(fields, length); break;
+    }
+    if (stream >= 0) close(stream);
+    return true;
+}
+
+static void watch(int epoll, int fd, uint64_t data) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = data};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0) die("epoll_ctl");
+}
+
+static void run(struct spawner *spawner, int signals) {
+    struct epoll_event events[64];
+    bool serving = true, again = false;
+    for (int farewell_ms = 0; serving || (cells_remain() && farewell_ms < FAREWELL_MS);) {
+        int count = epoll_wait(spawner->epoll, events, 64, again ? RETRY_MS : serving ? -1 : 10);
+        if (!serving) farewell_ms += count == 0 ? 10 : 0;
+        for (int i = 0; i < count; i++) {
+            uint64_t data = events[i].data.u64;
+            if (data & STATUS_EVENT) cell_status_ready(spawner, (uint32_t)data);
+            else if (data == CONTROL_EVENT && serving) {
+                serving = serve(spawner);
+                if (!serving) {
+                    (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, spawner->control, NULL);
+                    cells_kill();
+                }
+            } else if (data == SIGNAL_EVENT) {
+                struct signalfd_siginfo info;
+                while (read(signals, &info, sizeof info) > 0) continue;
+            }
+        }
+        again = cells_reap(spawner);
+    }
+}
+
+int main(int argc, char **argv) {
+    struct spawner spawner = {.control = -1};
+    const char *guest = NULL;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--control")) spawner.control = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--guest")) guest = argv[i + 1];
+    }
+    if (spawner.control < 0 || !guest) {
+        dprintf(STDERR_FILENO, "usage: dutyfree-spawner --control FD --guest PATH\n");
+        return 2;
+    }
+    sigset_t children;
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &children, NULL);
+    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}; /* the host's end is our only reason to stop */
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) (void)signal(ignored[i], SIG_IGN);
+    (void)setsid();
+    spawner.guest = seal_guest(guest);
+    filter_build(&spawner.filter);
+    leave_the_host();
+    int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+    spawner.epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (signals < 0 || spawner.epoll < 0) die("event loop");
+    (void)fcntl(spawner.control, F_SETFD, FD_CLOEXEC);
+    watch(spawner.epoll, spawner.control, CONTROL_EVENT);
+    watch(spawner.epoll, signals, SIGNAL_EVENT);
+    run(&spawner, signals);
+    while (!holdings_drop_cgroups(&own)) usleep(1000);
+    return holdings_drop_scratch(&own) ? 0 : 1;
+}

@@ -1,0 +1,132 @@
+/* Operations: each is one or two system calls, done exactly as the host planned them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "spawner.h"
+
+bool step_failed(struct step *step, uint8_t operation, int error, const char *detail) {
+    *step = (struct step){.operation = operation, .error = error};
+    strncpy(step->detail, detail, sizeof step->detail - 1);
+    return false;
+}
+
+uint64_t number_of(const char *text) { return strtoull(text, NULL, 10); }
+
+static mode_t octal_of(const char *text) { return (mode_t)strtoul(text, NULL, 8); }
+
+/* Points into the field: its bytes must be exactly `count` strings, each ended by a NUL. */
+bool arguments_of(const struct field *field, int count, struct arguments *arguments, struct step *step) {
+    const char *at = (const char *)field->data, *end = at + field->length;
+    arguments->count = 0;
+    while (at < end && arguments->count < count) {
+        const char *stop = memchr(at, 0, (size_t)(end - at));
+        if (!stop) break;
+        arguments->text[arguments->count++] = at;
+        at = stop + 1;
+    }
+    if (at != end || arguments->count != count) return step_failed(step, field->tag, EPROTO, "malformed arguments");
+    return true;
+}
+
+bool write_file(const char *path, const char *text) {
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    size_t length = strlen(text);
+    bool done = write(file, text, length) == (ssize_t)length;
+    int error = errno;
+    close(file);
+    errno = error;
+    return done;
+}
+
+static bool make_directory(const struct arguments *a) {
+    uid_t owner = (uid_t)number_of(a->text[2]);
+    mode_t mode = octal_of(a->text[1]);
+    if (mkdir(a->text[0], mode) < 0 && errno != EEXIST) return false;
+    if (owner != 0 && lchown(a->text[0], owner, owner) < 0) return false;
+    return chmod(a->text[0], mode) == 0; /* whatever the umask was */
+}
+
+static bool make_file(const struct arguments *a) {
+    uid_t owner = (uid_t)number_of(a->text[2]);
+    (void)unlink(a->text[0]); /* what is there may be a link, or somebody else's */
+    int file = open(a->text[0], O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
+    if (file < 0) return false;
+    size_t length = strlen(a->text[3]);
+    bool done = write(file, a->text[3], length) == (ssize_t)length && fchmod(file, octal_of(a->text[1])) == 0 &&
+                (owner == 0 || fchown(file, owner, owner) == 0);
+    int error = errno;
+    close(file);
+    errno = error;
+    return done;
+}
+
+static bool make_node(const struct arguments *a) {
+    mode_t mode = octal_of(a->text[1]);
+    dev_t device = makedev((unsigned)number_of(a->text[3]), (unsigned)number_of(a->text[4]));
+    uid_t owner = (uid_t)number_of(a->text[2]);
+    if (mknod(a->text[0], mode, device) < 0) return false;
+    if (owner != 0 && lchown(a->text[0], owner, owner) < 0) return false;
+    return (mode & S_IFMT) == S_IFCHR && device == 0 ? true : chmod(a->text[0], mode & 07777) == 0;
+}
+
+static bool do_mount(const struct arguments *a) {
+    const char *type = *a->text[2] ? a->text[2] : NULL, *options = *a->text[4] ? a->text[4] : NULL;
+    return mount(a->text[0], a->text[1], type, (unsigned long)number_of(a->text[3]), options) == 0;
+}
+
+static bool change_root(const char *directory) {
+    /* Both roots on one mount point: the old one then lies on top and is let go with everything below it. */
+    return chdir(directory) == 0 && syscall(SYS_pivot_root, ".", ".") == 0 && umount2(".", MNT_DETACH) == 0 &&
+           chdir("/") == 0;
+}
+
+static bool raise_loopback(void) {
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket_fd < 0) return false;
+    bool done = ioctl(socket_fd, SIOCSIFFLAGS, &request) == 0;
+    int error = errno;
+    close(socket_fd);
+    errno = error;
+    return done;
+}
+
+bool operation_do(const struct field *field, struct step *step) {
+    static const struct {
+        uint8_t operation;
+        int arguments, named; /* how many, and which one stands in an error */
+    } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
+                  {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_LOOPBACK, 0, 0}, {OP_CGROUP_NS, 0, 0}};
+    size_t shape = 0;
+    while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
+    if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
+    struct arguments a;
+    if (!arguments_of(field, shapes[shape].arguments, &a, step)) return false;
+    bool done = false;
+    switch (field->tag) {
+    case OP_MKDIR: done = make_directory(&a); break;
+    case OP_SYMLINK: done = symlink(a.text[0], a.text[1]) == 0; break;
+    case OP_WRITE: done = make_file(&a); break;
+    case OP_MKNOD: done = make_node(&a); break;
+    case OP_XATTR: done = lsetxattr(a.text[0], a.text[1], a.text[2], strlen(a.text[2]), 0) == 0; break;
+    case OP_MOUNT: done = do_mount(&a); break;
+    case OP_ROOT: done = change_root(a.text[0]); break;
+    case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
+    case OP_LOOPBACK: done = raise_loopback(); break;
+    case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
+    }
+    return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");
+}

@@ -1,0 +1,171 @@
+/* The system calls that a cell may make: a list of what is allowed, everything else is refused.
+ *
+ * The list follows the default profile that container engines use, without the calls that those allow only together
+ * with a capability that a cell never has. A call that the list does not know gives EPERM; one that was not yet
+ * invented when this was compiled gives ENOSYS, so that programs fall back to what they did before. */
+#include <asm/ioctls.h>
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "spawner.h"
+
+#if defined __x86_64__
+#define ARCH AUDIT_ARCH_X86_64
+#elif defined __aarch64__
+#define ARCH AUDIT_ARCH_AARCH64
+#else
+#error "no list of system calls for this architecture"
+#endif
+
+static const int allowed[] = {
+/* files */
+#if defined __x86_64__
+    SYS_open, SYS_creat, SYS_access, SYS_stat, SYS_lstat, SYS_chmod, SYS_chown, SYS_lchown, SYS_link, SYS_symlink,
+    SYS_readlink, SYS_rename, SYS_rmdir, SYS_mkdir, SYS_mknod, SYS_unlink, SYS_utime, SYS_utimes, SYS_futimesat,
+    SYS_getdents, SYS_dup2, SYS_pipe, SYS_poll, SYS_select, SYS_epoll_create, SYS_epoll_wait, SYS_epoll_wait_old,
+    SYS_epoll_ctl_old, SYS_eventfd, SYS_signalfd, SYS_inotify_init, SYS_fork, SYS_vfork, SYS_pause, SYS_alarm, SYS_time,
+    SYS_getpgrp, SYS_arch_prctl, SYS_modify_ldt, SYS_get_thread_area, SYS_set_thread_area, SYS_getrlimit,
+#endif
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
+    SYS_pwritev2, SYS_openat, SYS_openat2, SYS_close, SYS_close_range, SYS_lseek, SYS_fstat, SYS_newfstatat, SYS_statx,
+    SYS_faccessat, SYS_faccessat2, SYS_fchmod, SYS_fchmodat, SYS_fchown, SYS_fchownat, SYS_linkat, SYS_symlinkat,
+    SYS_readlinkat, SYS_renameat, SYS_renameat2, SYS_mkdirat, SYS_mknodat, SYS_unlinkat, SYS_utimensat, SYS_getdents64,
+    SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_truncate, SYS_ftruncate, SYS_fallocate, SYS_fadvise64, SYS_readahead,
+    SYS_sync, SYS_syncfs, SYS_fsync, SYS_fdatasync, SYS_sync_file_range, SYS_statfs, SYS_fstatfs, SYS_umask, SYS_flock,
+    SYS_fcntl, SYS_dup, SYS_dup3, SYS_pipe2, SYS_splice, SYS_tee, SYS_vmsplice, SYS_sendfile, SYS_copy_file_range,
+    SYS_getxattr, SYS_lgetxattr, SYS_fgetxattr, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_listxattr,
+    SYS_llistxattr, SYS_flistxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_name_to_handle_at,
+    SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch, SYS_ioctl,
+#ifdef SYS_fchmodat2
+    SYS_fchmodat2,
+#endif
+    /* events and time */
+    SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
+    SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_timer_create, SYS_timer_settime,
+    SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete, SYS_getitimer, SYS_setitimer, SYS_nanosleep,
+    SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_times, SYS_io_setup, SYS_io_destroy,
+    SYS_io_submit, SYS_io_cancel, SYS_io_getevents, SYS_io_pgetevents,
+    /* memory */
+    SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_mincore, SYS_msync, SYS_mlock, SYS_mlock2,
+    SYS_mlockall, SYS_munlock, SYS_munlockall, SYS_memfd_create, SYS_membarrier, SYS_pkey_alloc, SYS_pkey_free,
+    SYS_pkey_mprotect, SYS_remap_file_pages,
+    /* processes and threads; namespaces are dealt with below */
+    SYS_clone, SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_kill, SYS_tkill,
+    SYS_tgkill, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev,
+    SYS_process_mrelease, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getpgid, SYS_setpgid, SYS_getsid, SYS_setsid,
+    SYS_prctl, SYS_prlimit64, SYS_setrlimit, SYS_getrusage, SYS_getpriority, SYS_setpriority, SYS_ioprio_get,
+    SYS_ioprio_set, SYS_personality, SYS_uname, SYS_sysinfo, SYS_getrandom, SYS_getcpu, SYS_futex, SYS_get_robust_list,
+    SYS_set_robust_list, SYS_set_tid_address, SYS_restart_syscall, SYS_rseq, SYS_seccomp, SYS_landlock_create_ruleset,
+    SYS_landlock_add_rule, SYS_landlock_restrict_self, SYS_sched_yield, SYS_sched_getaffinity, SYS_sched_setaffinity,
+    SYS_sched_getparam, SYS_sched_setparam, SYS_sched_getscheduler, SYS_sched_setscheduler, SYS_sched_getattr,
+    SYS_sched_setattr, SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_sched_rr_get_interval,
+#ifdef SYS_futex_waitv
+    SYS_futex_waitv,
+#endif
+    /* identity: all of it inside the cell's own range of ids */
+    SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getresuid, SYS_getresgid, SYS_getgroups, SYS_setuid,
+    SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_setfsuid, SYS_setfsgid,
+    SYS_capget, SYS_capset,
+    /* signals */
+    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigpending, SYS_rt_sigsuspend, SYS_rt_sigtimedwait,
+    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_rt_sigreturn, SYS_sigaltstack,
+    /* sockets; families are dealt with below */
+    SYS_socket, SYS_socketpair, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_connect, SYS_shutdown, SYS_sendto,
+    SYS_sendmsg, SYS_sendmmsg, SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg, SYS_getsockname, SYS_getpeername,
+    SYS_getsockopt, SYS_setsockopt,
+    /* System V and POSIX IPC, in the cell's own namespace */
+    SYS_shmget, SYS_shmat, SYS_shmdt, SYS_shmctl, SYS_semget, SYS_semop, SYS_semtimedop, SYS_semctl, SYS_msgget,
+    SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend, SYS_mq_timedreceive,
+    SYS_mq_notify, SYS_mq_getsetattr,
+};
+
+enum {
+    ALLOWED = sizeof allowed / sizeof *allowed,
+    LAST_KNOWN = 462, /* mseal: what this list was drawn up against */
+    NEW_NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |
+                     CLONE_NEWNET,
+};
+
+#define LOAD(what) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, what))
+/* Jumps count from the next instruction: (taken, not taken). */
+#define IF(test, value, yes, no) BPF_JUMP(BPF_JMP | (test) | BPF_K, (uint32_t)(value), yes, no)
+#define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+#define REFUSE(error) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (error))
+
+static struct sock_filter code[64 + 2 * ALLOWED];
+static unsigned short used;
+
+static void emit(struct sock_filter instruction) { code[used++] = instruction; }
+
+static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+static void emit_architecture(void) {
+    emit((struct sock_filter)LOAD(arch));
+    emit((struct sock_filter)IF(BPF_JEQ, ARCH, 1, 0));
+    emit((struct sock_filter)REFUSE(ENOSYS));
+    emit((struct sock_filter)LOAD(nr));
+    emit((struct sock_filter)IF(BPF_JGT, LAST_KNOWN, 0, 1)); /* x32 calls are up there too */
+    emit((struct sock_filter)REFUSE(ENOSYS));
+}
+
+static void emit_special(void) {
+    /* clone3 hides its flags behind a pointer; without it, libraries use clone. */
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_clone3, 0, 1));
+    emit((struct sock_filter)REFUSE(ENOSYS));
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_clone, 0, 4));
+    emit((struct sock_filter)LOAD(args[0]));
+    emit((struct sock_filter)IF(BPF_JSET, NEW_NAMESPACES, 0, 1));
+    emit((struct sock_filter)REFUSE(EPERM));
+    emit((struct sock_filter)ALLOW);
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_socket, 0, 7));
+    emit((struct sock_filter)LOAD(args[0]));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_UNIX, 4, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_INET, 3, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_INET6, 2, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_NETLINK, 1, 0));
+    emit((struct sock_filter)REFUSE(EAFNOSUPPORT));
+    emit((struct sock_filter)ALLOW);
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_ioctl, 0, 5));
+    emit((struct sock_filter)LOAD(args[1])); /* typing into somebody's terminal */
+    emit((struct sock_filter)IF(BPF_JEQ, TIOCSTI, 1, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, TIOCLINUX, 0, 1));
+    emit((struct sock_filter)REFUSE(EPERM));
+    emit((struct sock_filter)ALLOW);
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_personality, 0, 7));
+    emit((struct sock_filter)LOAD(args[0]));
+    emit((struct sock_filter)IF(BPF_JEQ, 0, 4, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, 0x0008, 3, 0));   /* PER_LINUX32 */
+    emit((struct sock_filter)IF(BPF_JEQ, 0x40000, 2, 0));  /* ADDR_NO_RANDOMIZE: debuggers */
+    emit((struct sock_filter)IF(BPF_JEQ, 0xffffffff, 1, 0)); /* asks */
+    emit((struct sock_filter)REFUSE(EPERM));
+    emit((struct sock_filter)ALLOW);
+}
+
+/* Neighbouring numbers become one range; the kernel caches the verdict per call, so the length does not matter. */
+static void emit_ranges(const int *numbers) {
+    for (int i = 0; i < ALLOWED;) {
+        int last = i;
+        while (last + 1 < ALLOWED && numbers[last + 1] <= numbers[last] + 1) last++;
+        emit((struct sock_filter)IF(BPF_JGE, numbers[i], 0, 2));
+        emit((struct sock_filter)IF(BPF_JGT, numbers[last], 1, 0));
+        emit((struct sock_filter)ALLOW);
+        i = last + 1;
+    }
+    emit((struct sock_filter)REFUSE(EPERM));
+}
+
+bool filter_build(struct sock_fprog *program) {
+    static int sorted[ALLOWED];
+    for (int i = 0; i < ALLOWED; i++) sorted[i] = allowed[i];
+    qsort(sorted, ALLOWED, sizeof *sorted, by_number);
+    emit_architecture();
+    emit_special();
+    emit_ranges(sorted);
+    *program = (struct sock_fprog){.len = used, .filter = code};
+    return true;
+}

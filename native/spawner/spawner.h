@@ -1,0 +1,114 @@
+/* The cell spawner: a small fork server that builds sandboxes from lists of operations.
+ *
+ * The host process plans, the spawner obeys: every request is a list of operations ("make this cgroup", "mount that
+ * here"), each of which is one or two system calls. It holds no policy. It is small and single-threaded so that clone is
+ * fast, and it outlives the host process just long enough to clean up after it. */
+#ifndef DUTYFREE_SPAWNER_H
+#define DUTYFREE_SPAWNER_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "../common/fields.h"
+
+enum {
+    MAX_MESSAGE = 128 * 1024, /* one request, as the host may send it */
+    MAX_CELLS = 65536,
+    MAX_CGROUPS = 8, /* per cell; cgroup v1 needs one for each controller */
+    MAX_SCRATCH = 2, /* per cell and for the spawner itself */
+    IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
+};
+
+/* Messages: a kind in the first byte, then fields. */
+enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3 };
+enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68 };
+enum reply_tag { TAG_CELL = 1, TAG_PID = 2, TAG_ERRNO = 3, TAG_STEP = 4, TAG_STATUS = 5 };
+
+/* Operations: the tag of a field whose bytes are the arguments, each ended by a NUL. */
+enum operation {
+    /* in the spawner, before the cell exists */
+    OP_CELL = 1,    /* number: the cell's own, chosen by the host */
+    OP_CGROUP = 2,  /* directory: made now, removed with the cell */
+    OP_SET = 3,     /* file, text */
+    OP_JOIN = 4,    /* file: cgroup v1 `tasks`, which the cell writes itself into */
+    OP_INTO = 5,    /* directory: cgroup v2, into which the cell is cloned */
+    OP_SCRATCH = 6, /* directory: made now if it is not there, removed with the cell, content included */
+    OP_UNSHARE = 7, /* clone flags: the cell's namespaces */
+    OP_IMAGE = 8,   /* template, path: a disk, open in the cell as descriptor IMAGE_FD until it has been mounted */
+    /* in the cell (or, while preparing, in the spawner itself), in the order given */
+    OP_MKDIR = 32,     /* path, octal mode, owner */
+    OP_SYMLINK = 33,   /* target, path */
+    OP_WRITE = 34,     /* path, octal mode, owner, text */
+    OP_MKNOD = 35,     /* path, octal mode with type, owner, major, minor */
+    OP_XATTR = 36,     /* path, name, text */
+    OP_MOUNT = 37,     /* source, target, type, flags, options; an empty string stands for none */
+    OP_ROOT = 38,      /* directory: becomes /, everything else is let go */
+    OP_HOSTNAME = 39,  /* name */
+    OP_LOOPBACK = 40,  /* brings `lo` up */
+    OP_CGROUP_NS = 41, /* hides the cgroups above the cell's own */
+    /* in the cell, last */
+    OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
+                     the id `account` (0: whoever we are) */
+    OP_CAPS = 65, /* mask of the capabilities that are kept */
+    OP_EXEC = 66, /* argv of the guest, which inherits nothing but the stream as descriptor 3 */
+};
+
+struct step { /* where something went wrong */
+    int error;
+    uint8_t operation;
+    char detail[96];
+};
+
+struct arguments { /* of one operation */
+    const char *text[6];
+    int count;
+};
+
+/* plan.c: reading and doing operations. Both return false with `step` filled in. */
+bool arguments_of(const struct field *field, int count, struct arguments *arguments, struct step *step);
+bool operation_do(const struct field *field, struct step *step);
+bool step_failed(struct step *step, uint8_t operation, int error, const char *detail);
+uint64_t number_of(const char *text);
+bool write_file(const char *path, const char *text);
+
+/* cell.c: the life of a cell. */
+struct spawner {
+    int control;  /* the host, a seqpacket socket */
+    int epoll;
+    int guest;    /* the guest's binary, a sealed memory file */
+    struct sock_fprog filter;
+};
+void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
+void cell_kill(uint64_t number);
+void cells_kill(void);
+bool cells_remain(void);
+void cell_status_ready(struct spawner *spawner, uint32_t slot);
+/* Takes leave of every cell whose process has ended. Returns true if some directory was busy and wants another try. */
+bool cells_reap(struct spawner *spawner);
+
+/* lockdown.c: giving up every privilege; returns only on failure. */
+struct lockdown {
+    const struct field *user, *caps, *exec;
+    int status; /* to ask the spawner for id maps */
+    int guest;
+    int stream;
+    const struct sock_fprog *filter;
+};
+void lockdown_and_exec(const struct lockdown *lockdown, struct step *step);
+bool map_ids(pid_t pid, uint64_t outside, uint64_t count);
+
+/* image.c: a block device with an empty file system of limited size; -1 with errno set. */
+int image_open(const char *template, const char *path);
+
+/* seccomp.c: the filter, built once. */
+bool filter_build(struct sock_fprog *program);
+
+/* reply.c */
+void reply(struct spawner *spawner, enum reply kind, const struct field_writer *fields);
+void reply_failed(struct spawner *spawner, uint64_t cell, const struct step *step);
+void reply_number(struct spawner *spawner, enum reply kind, uint64_t cell, uint8_t tag, uint64_t number);
+
+#endif

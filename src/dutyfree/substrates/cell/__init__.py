@@ -1,0 +1,5 @@
+"""Cells, Dutyfree's own sandboxes: planned in Python, built by the spawner, served by the guest."""
+
+from dutyfree.substrates.cell.substrate import CellSubstrate
+
+__all__ = ["CellSubstrate"]

@@ -1,0 +1,60 @@
+"""Empty file systems of a given size, the templates of a cell's disk: made once for each size, copied for each cell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from dutyfree.errors import SubstrateFailed
+from dutyfree.substrates.cell.plan import inodes_for
+
+MKFS_TIMEOUT_S = 60.0
+
+
+class DiskTemplates:
+    """Templates in one directory. Only root can attach them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._making: dict[int, asyncio.Task[str]] = {}
+
+    def missing(self) -> str | None:
+        """Why a disk's size cannot be limited here, or None if it can."""
+        if os.geteuid() != 0:
+            return "an ordinary user cannot attach a file system image; uppers on tmpfs are limited"
+        if shutil.which("mkfs.ext4", path=_SEARCHED) is None:
+            return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
+        if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
+            return "/dev/loop-control is not available"
+        return None
+
+    async def template(self, size_bytes: int) -> str:
+        """The path of an empty file system of that size. Raises SubstrateFailed."""
+        if size_bytes not in self._making:
+            self._making[size_bytes] = asyncio.create_task(asyncio.to_thread(self._make, size_bytes))
+        try:
+            return await asyncio.shield(self._making[size_bytes])
+        except SubstrateFailed:
+            self._making.pop(size_bytes, None)
+            raise
+
+    def _make(self, size_bytes: int) -> str:
+        path = self._directory / f"template-{size_bytes}"
+        with path.open("wb") as file:
+            file.truncate(size_bytes)
+        # No journal: a cell's disk never survives a crash. Tables are left as holes, which read as the zeros they are.
+        features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
+        command = ["mkfs.ext4", "-q", "-F", *features, "-m", "0", "-N", str(inodes_for(size_bytes)), str(path)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=MKFS_TIMEOUT_S, env={"PATH": _SEARCHED})
+        except (OSError, subprocess.SubprocessError) as error:
+            path.unlink(missing_ok=True)
+            detail = (getattr(error, "stderr", None) or str(error).encode()).decode("utf-8", "replace").strip()
+            raise SubstrateFailed(f"no disk template could be made: {detail}") from None
+        return str(path)
+
+
+_SEARCHED = "/usr/sbin:/sbin:/usr/bin:/bin"

@@ -1,0 +1,202 @@
+"""The host's own root as a base layer: what a cell sees of it, and what is masked.
+
+The base needs no image. It is never written to. A cell's root user stands for an id that owns nothing on the host, so
+that whatever only the host's root may read, a cell cannot, masked or not; masks are for what *everyone* may
+read but a cell has no business seeing, and for what must be the cell's own.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+OWN_DIRECTORIES: dict[str, int] = {
+    "/dev": 0o755,
+    "/home": 0o755,
+    "/proc": 0o555,
+    "/root": 0o700,
+    "/run": 0o755,
+    "/sys": 0o555,
+    "/tmp": 0o1777,
+    "/var/tmp": 0o1777,
+}
+"""Directories that every cell has empty and for itself."""
+
+MASKED_DIRECTORIES = (
+    "/boot",
+    "/lost+found",
+    "/media",
+    "/mnt",
+    "/etc/docker",
+    "/etc/kubernetes",
+    "/etc/NetworkManager",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/sudoers.d",
+    "/etc/wireguard",
+    "/var/backups",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/dutyfree",
+    "/var/lib/kubelet",
+    "/var/log",
+    "/var/mail",
+    "/var/spool",
+)
+MASKED_FILES = (
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/krb5.keytab",
+    "/etc/machine-id",
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/sudoers",
+    "/var/lib/dbus/machine-id",
+)
+ADDABLE_DIRECTORIES = ("/etc", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share", "/var/lib")
+"""Host directories in which a cell may add and replace entries, though it cannot change the host's files there."""
+ADDABLE_TREES = ("/usr/local", "/opt", "/var/cache", "/var/lib/apt", "/var/lib/dpkg")
+SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
+"""Where a separate file system belongs to the host's installation; anywhere else it is data, which cells do not see."""
+MAX_ADDABLE = 512
+MAX_ADDABLE_DEPTH = 4
+LEAST_LOGIN_UID = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TopLevel:
+    """An entry of the host's `/`."""
+
+    name: str
+    mode: int
+    link_target: str | None = None
+    """For a symlink, where it leads."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a directory that the host opens to everyone."""
+        return self.link_target is None and self.mode & 0o005 == 0o005
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """What there is on this host. Paths are absolute; each directory comes after its parent."""
+
+    top_level: tuple[TopLevel, ...]
+    own: tuple[tuple[str, int], ...]
+    masked_directories: tuple[str, ...]
+    masked_files: tuple[str, ...]
+    addable: tuple[tuple[str, int], ...]
+    """Directories, with their modes, that the mask layer repeats as the cell's own: all parents of masks among them."""
+    closed: tuple[str, ...]
+    """Parents of masks that the host does not open to everyone, so that nothing below them needs a mask of ours."""
+    mounted: tuple[str, ...]
+    """What is mounted below `/` (files, too) and not hidden anyway."""
+    separate: tuple[str, ...]
+    """Those of them that are directories and belong to the host's installation; each comes after its parent."""
+    resolv_conf: str
+    """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
+
+
+def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
+    """Look at this host's root. `extra_masks` are files or directories that cells must not see."""
+    extra = [str(Path(path).resolve()) for path in extra_masks]
+    homes = [home for home in _homes() if not _is_below(home, OWN_DIRECTORIES)]
+    directories = {path for path in (*MASKED_DIRECTORIES, *homes, *extra) if _is_real_directory(path)}
+    files = {path for path in (*MASKED_FILES, *extra) if os.path.lexists(path)} - directories
+    hidden = {*directories, *OWN_DIRECTORIES}
+    directories = {path for path in directories if not _is_below(path, hidden - {path})}
+    files = {path for path in files if not _is_below(path, hidden)}
+    mounted = [path for path in _mount_points() if not _is_below(path, hidden)]
+    addable, closed = _addable([*OWN_DIRECTORIES, *directories, *files], hidden)
+    return HostRoot(
+        top_level=tuple(_top_level()),
+        own=tuple(OWN_DIRECTORIES.items()),
+        masked_directories=tuple(sorted(directories)),
+        masked_files=tuple(sorted(files)),
+        addable=addable,
+        closed=closed,
+        mounted=tuple(mounted),
+        separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
+        resolv_conf=_resolv_conf(),
+    )
+
+
+def _is_below(path: str, directories: dict[str, int] | set[str]) -> bool:
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+
+
+def _is_real_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _homes() -> Iterator[str]:
+    """Home directories of the people who log in here, wherever they are."""
+    for user in pwd.getpwall():
+        if user.pw_uid >= LEAST_LOGIN_UID and user.pw_dir.count("/") >= 1 and user.pw_dir not in ("/", "/nonexistent"):
+            yield user.pw_dir.rstrip("/")
+
+
+def _top_level() -> Iterator[TopLevel]:
+    with os.scandir("/") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_symlink():
+                yield TopLevel(entry.name, 0o777, str(Path(entry.path).readlink()))
+            elif entry.is_dir(follow_symlinks=False):
+                yield TopLevel(entry.name, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode))
+
+
+def _addable(masks: list[str], hidden: set[str]) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """The directories that the mask layer repeats, parents first, and those that it must not open."""
+    parents = [str(Path(path).parent) for path in masks if path.count("/") > 1]
+    modes: dict[str, int] = {}
+    closed: set[str] = set()
+    for path in _with_parents([*parents, *ADDABLE_DIRECTORIES, *_trees()]):
+        if len(modes) == MAX_ADDABLE or path in modes or _is_below(path, hidden | closed):
+            continue
+        if not _is_real_directory(path):
+            continue
+        mode = stat.S_IMODE(os.lstat(path).st_mode)
+        if mode & 0o005 == 0o005:
+            modes[path] = mode
+        else:  # what the host keeps from its own users, it keeps from cells
+            closed.add(path)
+    return tuple(modes.items()), tuple(sorted(closed))
+
+
+def _with_parents(paths: list[str]) -> Iterator[str]:
+    for path in paths:
+        parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
+        yield from reversed(parents)
+        yield path
+
+
+def _trees() -> Iterator[str]:
+    for tree in ADDABLE_TREES:
+        for directory, names, _files in os.walk(tree):
+            yield directory
+            if directory.count("/") - tree.count("/") >= MAX_ADDABLE_DEPTH - 1:
+                names.clear()
+            names.sort()
+
+
+def _mount_points() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = {line.split(" ")[4].encode().decode("unicode_escape") for line in lines}
+    return sorted(points - {"/"})
+
+
+def _resolv_conf() -> str:
+    path = Path("/etc/resolv.conf")
+    try:
+        return path.read_text(errors="replace").replace("\0", "")[:4096] if path.is_symlink() else ""
+    except OSError:
+        return ""

@@ -1,0 +1,90 @@
+"""The operations that the spawner understands, and how they are written down.
+
+A plan is a list of operations; the numbers are those of `native/spawner/spawner.h`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Verb(IntEnum):
+    """What an operation does; its arguments are listed beside the same name in `spawner.h`."""
+
+    CELL = 1
+    CGROUP = 2
+    SET = 3
+    JOIN = 4
+    INTO = 5
+    SCRATCH = 6
+    UNSHARE = 7
+    IMAGE = 8
+    MKDIR = 32
+    SYMLINK = 33
+    WRITE = 34
+    MKNOD = 35
+    XATTR = 36
+    MOUNT = 37
+    ROOT = 38
+    HOSTNAME = 39
+    LOOPBACK = 40
+    CGROUP_NS = 41
+    USER = 64
+    CAPS = 65
+    EXEC = 66
+
+
+class MountFlag(IntEnum):
+    """Flags of mount(2)."""
+
+    READ_ONLY = 1
+    NO_SUID = 2
+    NO_DEV = 4
+    NO_EXEC = 8
+    REMOUNT = 32
+    BIND = 4096
+    RECURSIVE = 16384
+    UNBINDABLE = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One step of a plan."""
+
+    verb: Verb
+    arguments: tuple[str, ...] = ()
+
+
+Plan = list[Operation]
+
+
+def op(verb: Verb, *arguments: str | int) -> Operation:
+    """An operation with its arguments as text."""
+    return Operation(verb, tuple(str(argument) for argument in arguments))
+
+
+def mkdir(path: str, mode: int = 0o755, owner: int = 0) -> Operation:
+    """A directory of that mode and owner, whether it was there before or not."""
+    return op(Verb.MKDIR, path, f"{mode:o}", owner)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> Operation:
+    """mount(2)."""
+    return op(Verb.MOUNT, source, target, kind, flags, options)
+
+
+def bind(source: str, target: str, flags: int = 0) -> Operation:
+    """The tree at `source` seen at `target` as well."""
+    return mount(source, target, flags=MountFlag.BIND | flags)
+
+
+def encode(plan: Iterable[Operation]) -> bytes:
+    """The plan as fields, ready to be sent."""
+    parts = []
+    for operation in plan:
+        body = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in operation.arguments)
+        parts.append(struct.pack("<BI", operation.verb, len(body)) + body)
+    return b"".join(parts)

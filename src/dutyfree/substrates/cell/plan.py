@@ -1,0 +1,260 @@
+"""What it takes to make a cell, as lists of operations. Everything here is pure.
+
+The spawner lives in a small root of its own, made once (`spawner_plan`), in which the host's directories that it needs
+keep their paths::
+
+    /host      the host's root                 /mask      the layer that lies over it: masks and own directories
+    /devices   a ready-made /dev               /new, /up  empty; in each cell its root and its writable space
+
+A cell starts as a copy of the spawner's mount namespace, adds what is its own (`cell_plan`), and moves into `/new`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from dutyfree.model import Network, Resources, SandboxSpec, Upper
+from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.cgroups import Cgroups
+from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
+from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
+
+SUBORDINATE_IDS = 0x7000_0000
+"""Where a root-made cell's ids begin on the host: a range that no distribution and no systemd component uses."""
+SUBORDINATE_COUNT = 65536
+ACCOUNTS = 0x0FFF_0000
+"""How many ids behind that range serve as the cells' accounts with the kernel, one each."""
+TTY_GROUP = 5
+BYTES_PER_INODE = 8192
+IMAGE = "/proc/self/fd/63"
+"""Where the spawner shows a cell its disk."""
+SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
+
+NAMESPACES = {"mnt": 0x0002_0000, "uts": 0x0400_0000, "ipc": 0x0800_0000, "pid": 0x2000_0000, "net": 0x4000_0000}
+KEPT_CAPABILITIES = {
+    "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8,
+    "net_bind_service": 10, "audit_write": 29, "setfcap": 31,
+}  # fmt: skip
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
+DEVICE_LINKS |= {"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all cells of one host process have in common."""
+
+    owner: str
+    host: HostRoot
+    cgroups: Cgroups
+    rootless: bool
+    state_directory: str
+    """Of this owner alone, small, gone with it."""
+    disk_directory: str
+    """Where upper directories on disk are made; of this owner alone."""
+
+    @property
+    def root_id(self) -> int:
+        """The id, as the spawner sees it, that a cell's root user stands for."""
+        return 0 if self.rootless else SUBORDINATE_IDS
+
+
+def spawner_plan(setting: Setting) -> Plan:
+    """The spawner's own root."""
+    root = f"{setting.state_directory}/root"
+    own = [setting.state_directory, setting.disk_directory]
+    kept = [*setting.cgroups.directories(), *(str(PurePosixPath(path).parent) for path in own)]
+    if not setting.rootless:
+        kept.append("/dev")  # loop devices
+    plan = [mkdir(root), mount("tmpfs", root, "tmpfs", 0, "size=16m,mode=755")]
+    plan.append(mount("", root, flags=MountFlag.UNBINDABLE))  # or the copy of `/` below would contain it
+    plan += [mkdir(f"{root}/{name}") for name in ("host", "proc", "mask", "devices", "new", "up")]
+    # Without privilege a mount can only be copied together with all that is mounted below it.
+    plan.append(bind("/", f"{root}/host", MountFlag.RECURSIVE if setting.rootless else 0))
+    plan.append(bind("/proc", f"{root}/proc", MountFlag.RECURSIVE))
+    if not setting.rootless:  # the host's root was copied without what is mounted below it
+        plan += [bind(path, f"{root}/host{path}") for path in setting.host.separate]
+    for path in kept:
+        plan += [*_parents(root, path), mkdir(root + path), bind(path, root + path)]
+    plan.append(op(Verb.ROOT, root))
+    plan += _devices(setting)
+    plan += _mask_layer(setting)
+    plan += cgroups.owner_plan(setting.cgroups, setting.owner)
+    # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
+    return plan + [op(Verb.SCRATCH, path) for path in own]
+
+
+def _parents(root: str, path: str) -> Plan:
+    parents = [str(parent) for parent in PurePosixPath(path).parents if str(parent) != "/"]
+    return [mkdir(root + parent) for parent in reversed(parents)]
+
+
+def _devices(setting: Setting) -> Plan:
+    """A /dev that every cell gets the same, read-only; devices can be written to all the same."""
+    plan = [mount("tmpfs", "/devices", "tmpfs", 0, "size=64k,mode=755")]
+    plan += [mkdir("/devices/pts"), mkdir("/devices/shm", 0o1777)]
+    plan += [op(Verb.SYMLINK, target, f"/devices/{name}") for name, target in DEVICE_LINKS.items()]
+    for name, (major, minor) in DEVICES.items():
+        if setting.rootless:  # an ordinary user cannot make device nodes, but may show those that are there
+            plan += [op(Verb.WRITE, f"/devices/{name}", "666", 0, ""), bind(f"/host/dev/{name}", f"/devices/{name}")]
+        else:
+            plan.append(op(Verb.MKNOD, f"/devices/{name}", "20666", 0, major, minor))
+    flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_EXEC
+    return [*plan, mount("", "/devices", "", flags)]
+
+
+def _mask_layer(setting: Setting) -> Plan:
+    """The layer between the host's files and the cell's own: as a layer, masks cost a cell nothing."""
+    host, owner = setting.host, setting.root_id
+    plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
+    if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
+        plan += [mkdir(f"/mask/{entry.name}", entry.mode, owner) for entry in _overlaid(host)]
+    plan += [mkdir(f"/mask{path}", mode, owner) for path, mode in host.addable]
+    if setting.rootless:
+        return plan
+    for path, mode in _hidden_directories(host):
+        plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
+    for path in host.masked_files:
+        if not _is_below(path, host.closed):
+            plan.append(op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0))
+    return plan
+
+
+def _hidden_directories(host: HostRoot) -> list[tuple[str, int]]:
+    masked = [(path, 0o755) for path in host.masked_directories]
+    return [(path, mode) for path, mode in [*host.own, *masked] if not _is_below(path, host.closed)]
+
+
+def _is_below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path.startswith(directory + "/") for directory in directories)
+
+
+def _overlaid(host: HostRoot) -> list[TopLevel]:
+    hidden = {path for path, _mode in host.own} | set(host.masked_directories)
+    return [entry for entry in host.top_level if entry.is_open and f"/{entry.name}" not in hidden]
+
+
+def cell_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None = None) -> Plan:
+    """One cell. `template` is the empty file system that bounds an upper on disk."""
+    return [*individual_plan(setting, cell, spec, template), *common_plan(setting, spec)]
+
+
+def individual_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None) -> Plan:
+    """What no two cells have in common: the number, the cgroups, a place on disk."""
+    account = 0 if setting.rootless else SUBORDINATE_IDS + SUBORDINATE_COUNT + cell % ACCOUNTS
+    user = op(Verb.USER, setting.root_id, 1 if setting.rootless else SUBORDINATE_COUNT, account)
+    plan = [op(Verb.CELL, cell), user, *cgroups.cell_plan(setting.cgroups, setting.owner, cell, spec.resources)]
+    path = f"{setting.disk_directory}/{cell}"
+    if spec.upper is Upper.TMPFS:
+        return plan
+    if template is None:
+        return [*plan, op(Verb.SCRATCH, path), bind(path, "/up")]
+    options = "nobarrier,noinit_itable"
+    return [*plan, op(Verb.IMAGE, template, path), mount(IMAGE, "/up", "ext4", MountFlag.NO_DEV, options)]
+
+
+def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
+    """What every cell of that network, upper, disk and memory size, and hostname does, so that it is planned once."""
+    isolated = spec.network is Network.NONE
+    flags = sum(flag for name, flag in NAMESPACES.items() if name != "net" or isolated)
+    plan = [op(Verb.UNSHARE, flags)]
+    if setting.cgroups.homes:
+        plan.append(op(Verb.CGROUP_NS))
+    plan.append(op(Verb.HOSTNAME, spec.hostname))
+    if isolated:
+        plan.append(op(Verb.LOOPBACK))
+    plan += _writable_space(setting, spec)
+    plan += _rootless_root(setting) if setting.rootless else _overlay_root(setting)
+    if not isolated and setting.host.resolv_conf:
+        plan.append(op(Verb.WRITE, "/new/etc/resolv.conf", "644", setting.root_id, setting.host.resolv_conf))
+    plan += _kernel_file_systems(setting)
+    plan.append(op(Verb.ROOT, "/new"))
+    plan.append(op(Verb.CAPS, sum(1 << number for number in KEPT_CAPABILITIES.values())))
+    plan.append(op(Verb.EXEC, "dutyfree-guest", "--fd", 3))
+    return plan
+
+
+def _writable_space(setting: Setting, spec: SandboxSpec) -> Plan:
+    """`/up`: memory of a limited size, unless it is on disk and mounted already."""
+    limit, owner = tmpfs_bytes(spec.resources), setting.root_id
+    plan: Plan = []
+    if spec.upper is Upper.TMPFS:
+        bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
+        plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
+    return [*plan, mkdir("/up/upper", 0o755, owner), mkdir("/up/work"), mkdir("/up/shm", 0o1777, owner)]
+
+
+def tmpfs_bytes(resources: Resources) -> int | None:
+    """How large an upper in memory may get.
+
+    What is in it counts as the cell's memory, and no killing frees it: half of the limit is left for processes.
+    """
+    bounds = [resources.disk_bytes, resources.memory_bytes and resources.memory_bytes // 2]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def inodes_for(limit_bytes: int) -> int:
+    """How many files a writable space of that size may hold."""
+    return max(1024, limit_bytes // BYTES_PER_INODE)
+
+
+def _overlay_root(setting: Setting) -> Plan:
+    """The host's root in one piece, and over it each part of the installation that is a file system of its own."""
+    plan = [_overlay("/new", "/mask:/host", "/up/upper", "/up/work", "volatile")]
+    masked = {path for path, _mode in setting.host.addable}
+    for index, path in enumerate(setting.host.separate):
+        upper, work = f"/up/upper-{index}", f"/up/work-{index}"
+        lower = f"/mask{path}:/host{path}" if path in masked else f"/host{path}"
+        plan += [
+            mkdir(upper, 0o755, setting.root_id),
+            mkdir(work),
+            _overlay(f"/new{path}", lower, upper, work, "volatile"),
+        ]
+    return plan
+
+
+def _overlay(target: str, lower: str, upper: str, work: str, extra: str) -> Operation:
+    # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk.
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},xino=off,{extra}"
+    return mount("overlay", target, "overlay", 0, options)
+
+
+def _rootless_root(setting: Setting) -> Plan:
+    """Without privilege the host's `/` cannot be overlaid in one piece, because of what is mounted below it."""
+    host = setting.host
+    plan = [mkdir("/up/root"), bind("/up/root", "/new"), mkdir("/up/empty")]
+    plan += [op(Verb.SYMLINK, entry.link_target, f"/new/{entry.name}") for entry in host.top_level if entry.link_target]
+    for entry in _overlaid(host):
+        upper, work = f"/up/upper/{entry.name}", f"/up/work/{entry.name}"
+        plan += [mkdir(f"/new/{entry.name}"), mkdir(upper, entry.mode), mkdir(work)]
+        if any(path.startswith(f"/{entry.name}/") for path in host.mounted):
+            plan += _read_only(f"/host/{entry.name}", f"/new/{entry.name}")
+            continue
+        plan.append(_overlay(f"/new/{entry.name}", f"/mask/{entry.name}:/host/{entry.name}", upper, work, "userxattr"))
+    for index, (path, mode) in enumerate(_hidden_directories(host)):
+        if path.count("/") == 1:
+            plan.append(mkdir(f"/new{path}", mode))
+        else:
+            plan += [mkdir(f"/up/empty/{index}", mode), bind(f"/up/empty/{index}", f"/new{path}")]
+    for path in host.masked_files:
+        if not _is_below(path, host.closed):
+            plan.append(bind("/devices/null", f"/new{path}"))
+    return plan
+
+
+def _read_only(source: str, target: str) -> Plan:
+    """A tree that cannot be overlaid, because something is mounted below it."""
+    flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID
+    return [bind(source, target, MountFlag.RECURSIVE), mount("", target, flags=flags)]
+
+
+def _kernel_file_systems(setting: Setting) -> Plan:
+    group = "" if setting.rootless else f",gid={SUBORDINATE_IDS + TTY_GROUP}"
+    return [
+        mount("proc", "/new/proc", "proc", SHIELD),
+        bind("/devices", "/new/dev", MountFlag.RECURSIVE),
+        mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
+              f"newinstance,ptmxmode=0666,mode=0620{group}"),
+        bind("/up/shm", "/new/dev/shm"),
+    ]  # fmt: skip

@@ -1,0 +1,212 @@
+"""The spawner process, seen from the host: plans go out, news of cells comes back."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
+from dutyfree.wire.fields import Fields
+
+MAX_MESSAGE_BYTES = 128 * 1024
+PREPARE_STEPS = 200
+FAREWELL_S = 10.0
+OPENING_S = 20.0
+
+_PREPARE, _SPAWN, _KILL = 1, 2, 3
+_PREPARED, _SPAWNED, _FAILED, _EXITED = 65, 66, 67, 68
+_TAG_CELL, _TAG_PID, _TAG_ERRNO, _TAG_STEP, _TAG_STATUS = 1, 2, 3, 4, 5
+_FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EUSERS)
+
+
+@dataclass(slots=True)
+class Birth:
+    """A cell as the spawner knows it. `pid` is that of its first process, as this process sees it."""
+
+    number: int
+    spawned: asyncio.Future[int]
+    gone: asyncio.Future[int]
+    """Its wait status, once nothing of the cell is left on the machine."""
+    failure: DutyfreeError | None = None
+    on_failure: Callable[[DutyfreeError], None] | None = field(default=None, repr=False)
+
+
+class Spawner:
+    """One spawner process. Not started before `open`; everything that it made is gone after `close`."""
+
+    def __init__(self, binary: Path, guest: Path) -> None:
+        self._binary = binary
+        self._guest = guest
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._births: dict[int, Birth] = {}
+        self._prepared: asyncio.Future[None] | None = None
+        self._dead: InfraFailed | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The spawner's own process id while it runs."""
+        return self._process.pid if self._process else None
+
+    async def open(self, plan: Plan, kept_fd: int) -> None:
+        """Start the process and carry out `plan` in it; `kept_fd` stays open for as long as it lives.
+
+        Raises SubstrateUnavailable with the step that this machine refused.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
+        with theirs:
+            command = [str(self._binary), "--control", str(theirs.fileno()), "--guest", str(self._guest)]
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                pass_fds=(theirs.fileno(), kept_fd), env={}, cwd="/",
+            )  # fmt: skip
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
+        for at in range(0, len(plan), PREPARE_STEPS):
+            await self._prepare(plan[at : at + PREPARE_STEPS])
+
+    async def _prepare(self, plan: Plan) -> None:
+        self._prepared = asyncio.get_running_loop().create_future()
+        self._send(bytes([_PREPARE]) + encode(plan))
+        try:
+            async with asyncio.timeout(OPENING_S):
+                await self._prepared
+        except DutyfreeError as error:
+            message = f"cells cannot be made here: {error.message}"
+            raise SubstrateUnavailable(message, hint=_opening_hint(error)) from None
+        except TimeoutError:
+            raise SubstrateUnavailable("the cell spawner does not answer") from None
+
+    def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
+        """Ask for a cell that gets `stream` as its end of the wire. Raises SubstrateFailed if the spawner is dead."""
+        loop = asyncio.get_running_loop()
+        birth = Birth(number, loop.create_future(), loop.create_future())
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno()]))]
+        self._send(bytes([_SPAWN]) + plan, rights)
+        self._births[number] = birth
+        return birth
+
+    def kill(self, birth: Birth) -> None:
+        """End a cell; `birth.gone` tells when all of it is gone."""
+        if not birth.gone.done():
+            with contextlib.suppress(SubstrateFailed):  # a dead spawner has taken its cells along
+                self._send(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
+
+    def _send(self, message: bytes, rights: list[tuple[int, int, array.array[int]]] | None = None) -> None:
+        if self._dead or self._control is None:
+            raise SubstrateFailed("the cell spawner is not running")
+        try:
+            self._control.sendmsg([message], rights or [])
+        except BlockingIOError:
+            raise CapacityError("the cell spawner has too many requests waiting") from None
+        except OSError as error:
+            raise SubstrateFailed(f"the cell spawner is gone: {error.strerror}") from None
+
+    def _readable(self) -> None:
+        assert self._control is not None
+        for _ in range(64):  # bounded, so that a burst of news does not starve the actions
+            try:
+                message = self._control.recv(MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self._died()
+                return
+            self._news(message[0], message[1:])
+
+    def _news(self, kind: int, body: bytes) -> None:
+        values = Fields(body)
+        number = values.number(_TAG_CELL)
+        birth = self._births.get(number)
+        if kind in (_PREPARED, _FAILED) and birth is None and self._prepared and not self._prepared.done():
+            if kind == _PREPARED:
+                self._prepared.set_result(None)
+            else:
+                self._prepared.set_exception(_failure(values))
+        elif birth is None:
+            return
+        elif kind == _SPAWNED:
+            birth.spawned.set_result(values.number(_TAG_PID))
+        elif kind == _FAILED:
+            birth.failure = _failure(values)
+            if birth.on_failure:
+                birth.on_failure(birth.failure)
+        elif kind == _EXITED:
+            del self._births[number]
+            _settle(birth, values.number(_TAG_STATUS))
+
+    def _died(self) -> None:
+        self._release_control()
+        self._dead = SubstrateFailed(f"the cell spawner died: {self._last_words()}")
+        if self._prepared and not self._prepared.done():
+            self._prepared.set_exception(self._dead)
+        for birth in self._births.values():
+            birth.failure = birth.failure or self._dead
+            _settle(birth, -1)
+        self._births.clear()
+
+    def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return "it was never started"
+        os.set_blocking(process.stderr.fileno(), False)
+        words = process.stderr.read(2000) or b""
+        return words.decode("utf-8", "replace").strip() or "no reason given"
+
+    def _release_control(self) -> None:
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+    async def close(self) -> None:
+        """Let the spawner end every cell and itself. Raises SubstrateFailed if it does not."""
+        process = self._process
+        if process is None:
+            return
+        if self._control is not None:
+            self._died()  # closing the socket is the order to stop; whoever still waits is told
+        try:
+            await asyncio.to_thread(process.wait, FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            raise SubstrateFailed("the cell spawner did not stop in time and was killed") from None
+        finally:
+            if process.stderr:
+                process.stderr.close()
+            self._process = None
+
+
+def _settle(birth: Birth, status: int) -> None:
+    if not birth.spawned.done():
+        birth.spawned.set_result(-1)
+    birth.gone.set_result(status)
+
+
+def _failure(values: Fields) -> DutyfreeError:
+    number = values.number(_TAG_ERRNO)
+    verb = values.number(_TAG_STATUS)
+    name = Verb(verb).name.lower().replace("_", " ") if verb in set(Verb) else "request"
+    detail = values.blob(_TAG_STEP, b"").decode("utf-8", "replace")
+    message = f"{name} {detail}: {os.strerror(number)}"
+    return CapacityError(f"no room for another cell: {message}") if number in _FULL else SubstrateFailed(message)
+
+
+def _opening_hint(error: DutyfreeError) -> str:
+    if "unshare" in error.message:
+        return "user namespaces are off: set kernel.unprivileged_userns_clone=1, or run as root"
+    return "`dutyfree doctor` says what is missing; in a container, make it privileged or use substrate 'process'"

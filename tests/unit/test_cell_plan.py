@@ -1,0 +1,188 @@
+"""Plans of cells are pure, so that what they promise can be checked without making one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dutyfree.model import Network, Resources, SandboxSpec, Upper
+from dutyfree.substrates.cell import cgroups, hostroot, plan
+from dutyfree.substrates.cell.cgroups import Cgroups
+from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
+from dutyfree.substrates.cell.operations import MountFlag, Operation, Verb, encode, op
+
+V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
+V2 = Cgroups(2, {"memory": "/cg", "pids": "/cg", "cpu": "/cg"})
+NONE = Cgroups(0, missing={"memory": "no", "pids": "no", "cpu": "no"})
+
+names = st.sampled_from(["alpha", "beta", "gamma", "delta"])
+directories = st.lists(names, min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts))
+
+
+@st.composite
+def host_roots(draw: st.DrawFn) -> HostRoot:
+    closed = draw(st.sets(directories, max_size=2))
+    addable = {path for path in draw(st.sets(directories, max_size=4)) if not under(path, closed)}
+    return HostRoot(
+        top_level=(TopLevel("alpha", 0o755), TopLevel("beta", 0o700), TopLevel("bin", 0o777, "usr/bin")),
+        own=(("/tmp", 0o1777), ("/root", 0o700)),
+        masked_directories=tuple(sorted(draw(st.sets(directories, max_size=3)))),
+        masked_files=tuple(sorted(f"{path}/secret" for path in draw(st.sets(directories, max_size=3)))),
+        addable=tuple((path, 0o755) for path in sorted(addable)),
+        closed=tuple(sorted(closed)),
+        mounted=("/usr", "/opt/data"),
+        separate=("/usr", "/opt/data"),
+        resolv_conf="nameserver 192.0.2.1\n",
+    )
+
+
+def under(path: str, tops: set[str] | tuple[str, ...]) -> bool:
+    return any(path == top or path.startswith(top + "/") for top in tops)
+
+
+def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> plan.Setting:
+    return plan.Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab")
+
+
+def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
+    return [operation.arguments for operation in operations if operation.verb is verb]
+
+
+HOST = HostRoot(
+    top_level=(TopLevel("usr", 0o755), TopLevel("bin", 0o777, "usr/bin"), TopLevel("vault", 0o700)),
+    own=(("/tmp", 0o1777), ("/var/tmp", 0o1777)),
+    masked_directories=("/etc/ssh",),
+    masked_files=("/etc/shadow",),
+    addable=(("/var", 0o755), ("/etc", 0o755)),
+    closed=(),
+    mounted=(),
+    separate=(),
+    resolv_conf="",
+)
+
+
+@given(host_roots())
+def test_what_the_host_closes_the_mask_layer_never_opens(host: HostRoot) -> None:
+    operations = plan.spawner_plan(setting(host))
+    for path, _mode, _owner in arguments(operations, Verb.MKDIR):
+        if path.startswith("/mask/"):
+            assert not any(path.removeprefix("/mask").startswith(closed + "/") for closed in host.closed)
+
+
+@given(host_roots())
+def test_every_reachable_mask_is_opaque(host: HostRoot) -> None:
+    operations = plan.spawner_plan(setting(host))
+    opaque = {path for path, name, _value in arguments(operations, Verb.XATTR) if name == "trusted.overlay.opaque"}
+    for path in host.masked_directories:
+        if not any(path.startswith(closed + "/") for closed in host.closed):
+            assert f"/mask{path}" in opaque
+
+
+@given(host_roots(), st.booleans(), st.sampled_from(list(Network)), st.sampled_from(list(Upper)))
+def test_privileges_go_last_and_the_new_root_just_before(
+    host: HostRoot, rootless: bool, network: Network, upper: Upper
+) -> None:
+    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper))
+    verbs = [operation.verb for operation in operations]
+    assert verbs[-3:] == [Verb.ROOT, Verb.CAPS, Verb.EXEC]
+    assert verbs.count(Verb.USER) == 1
+    assert verbs.count(Verb.ROOT) == 1
+
+
+def test_a_rootless_cell_never_sees_a_directory_that_the_host_closes() -> None:
+    operations = plan.cell_plan(setting(HOST, rootless=True), 3, SandboxSpec())
+    lowers = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
+    assert any("/host/usr" in options for options in lowers)
+    assert not any("/host/vault" in options for options in lowers)
+
+
+def test_a_rootless_cell_masks_by_mounts() -> None:
+    operations = plan.cell_plan(setting(HOST, rootless=True), 3, SandboxSpec())
+    targets = {target for _source, target, *_rest in arguments(operations, Verb.MOUNT)}
+    assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= targets
+
+
+def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:
+    host = replace(HOST, mounted=("/usr",), separate=("/usr",))
+    assert any(
+        target.endswith("/host/usr") for _s, target, *_r in arguments(plan.spawner_plan(setting(host)), Verb.MOUNT)
+    )
+    mounts = arguments(plan.cell_plan(setting(host), 3, SandboxSpec()), Verb.MOUNT)
+    assert [target for _s, target, kind, *_r in mounts if kind == "overlay"] == ["/new", "/new/usr"]
+
+
+def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
+    host = replace(HOST, mounted=("/usr/local",), separate=("/usr/local",))
+    mounts = arguments(plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec()), Verb.MOUNT)
+    assert not any(target == "/new/usr" and kind == "overlay" for _s, target, kind, *_r in mounts)
+    assert any(target == "/new/usr" and int(flags) & MountFlag.READ_ONLY for _s, target, _k, flags, _o in mounts)
+
+
+def test_no_network_means_a_namespace_of_its_own() -> None:
+    for network, isolated in ((Network.NONE, True), (Network.HOST, False)):
+        operations = plan.cell_plan(setting(HOST), 3, SandboxSpec(network=network))
+        [[flags]] = arguments(operations, Verb.UNSHARE)
+        assert bool(int(flags) & plan.NAMESPACES["net"]) is isolated
+
+
+def test_an_upper_on_tmpfs_is_limited_in_bytes_and_inodes() -> None:
+    spec = SandboxSpec(resources=Resources(disk_bytes=64 * 2**20))
+    operations = plan.cell_plan(setting(HOST), 3, spec)
+    [options] = [options for _s, target, _k, _f, options in arguments(operations, Verb.MOUNT) if target == "/up"]
+    assert "size=67108864" in options
+    assert "nr_inodes=8192" in options
+
+
+def test_limits_on_version_1_join_one_group_per_controller() -> None:
+    operations = cgroups.cell_plan(V1, "7-ab", 3, Resources(memory_bytes=2**30, pids=100, cpus=1.5))
+    assert len(arguments(operations, Verb.JOIN)) == 3
+    assert op(Verb.SET, "/cg/cpu/dutyfree-7-ab/3/cpu.cfs_quota_us", 150000) in operations
+    assert cgroups.counters(V1, "7-ab", 3).oom == "/cg/memory/dutyfree-7-ab/3/memory.oom_control"
+
+
+def test_limits_on_version_2_are_one_group_that_the_cell_is_cloned_into() -> None:
+    operations = cgroups.cell_plan(V2, "7-ab", 3, Resources(memory_bytes=2**30, pids=100, cpus=1.5))
+    assert arguments(operations, Verb.CGROUP) == [("/cg/dutyfree-7-ab/3",)]
+    assert arguments(operations, Verb.INTO) == [("/cg/dutyfree-7-ab/3",)]
+    assert op(Verb.SET, "/cg/dutyfree-7-ab/3/cpu.max", "150000 100000") in operations
+    assert op(Verb.SET, "/cg/dutyfree-7-ab/3/memory.max", 2**30) in operations
+
+
+def test_version_2_enables_controllers_on_the_way_down() -> None:
+    operations = cgroups.owner_plan(V2, "7-ab")
+    enabled = [path for path, text in arguments(operations, Verb.SET) if text == "+memory +pids +cpu"]
+    assert enabled == ["/cg/cgroup.subtree_control", "/cg/dutyfree-7-ab/cgroup.subtree_control"]
+
+
+def test_what_cannot_be_limited_is_named() -> None:
+    missing = cgroups.unenforced(NONE, Resources(cpus=None))
+    assert [each.what for each in missing] == ["memory limit", "pids limit"]
+
+
+words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Verb)), st.lists(words, max_size=4))))
+def test_encoding_keeps_every_argument(steps: list[tuple[Verb, list[str]]]) -> None:
+    data = encode([op(verb, *texts) for verb, texts in steps])
+    decoded = []
+    while data:
+        verb, length = struct.unpack_from("<BI", data)
+        body, data = data[5 : 5 + length], data[5 + length :]
+        decoded.append((Verb(verb), [part.decode() for part in body.split(b"\0")[:-1]]))
+    assert decoded == steps
+
+
+def test_the_survey_of_this_host_lists_parents_first_and_masks_home() -> None:
+    host = hostroot.survey()
+    seen: set[str] = set()
+    for path, mode in host.addable:
+        parent = path.rsplit("/", 1)[0]
+        assert parent == "" or parent in seen, path
+        assert mode & 0o005 == 0o005
+        seen.add(path)
+    own = {path for path, _mode in host.own}
+    assert {"/root", "/home", "/tmp", "/run"} <= own
