@@ -164,10 +164,21 @@ static bool start(struct spawner *spawner, struct cell *cell, const struct birth
         return step_failed(step, OP_UNSHARE, errno, "clone");
     }
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = STATUS_EVENT | (uint64_t)(cell - cells)};
-    (void)epoll_ctl(spawner->epoll, EPOLL_CTL_ADD, pair[0], &event);
     cell->status = pair[0];
     cell->pid = pid;
-    return true;
+    if (epoll_ctl(spawner->epoll, EPOLL_CTL_ADD, pair[0], &event) == 0) return true;
+    kill(pid, SIGKILL);
+    return step_failed(step, OP_EXEC, errno, "epoll_ctl");
+}
+
+/* The host puts the cell's number first. */
+static uint64_t leading_number(const uint8_t *fields, size_t length) {
+    struct field_reader reader;
+    struct field field;
+    struct arguments a;
+    struct step ignored;
+    fields_read(&reader, fields, length);
+    return fields_next(&reader, &field) && arguments_of(&field, 1, &a, &ignored) ? number_of(a.text[0]) : 0;
 }
 
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream) {
@@ -175,8 +186,10 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
     struct step step = {0};
     struct cell *cell = free_slot();
     if (!cell) {
+        uint64_t number = leading_number(fields, length);
         step_failed(&step, OP_CELL, EAGAIN, "too many cells");
-        reply_failed(spawner, 0, &step);
+        reply_failed(spawner, number, &step);
+        reply_number(spawner, REPLY_EXITED, number, TAG_STATUS, 0);
         return;
     }
     *cell = (struct cell){.used = true, .status = -1};

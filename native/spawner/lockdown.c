@@ -82,8 +82,6 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     struct arguments user, caps, guest;
     int guest_file = lockdown->guest;
     if (!arguments_of(lockdown->caps, 1, &caps, step) || !arguments_of(lockdown->exec, 3, &guest, step)) return;
-    /* When memory runs out the guest must be the last to go; only real root may say so. */
-    (void)write_file("/proc/self/oom_score_adj", "-1000");
     if (lockdown->user && !arguments_of(lockdown->user, 3, &user, step)) return;
     if (lockdown->user && !enter_user_namespace(lockdown->status, (uid_t)number_of(user.text[2]))) {
         step_failed(step, OP_USER, errno, "user namespace");
@@ -101,6 +99,8 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     }
     /* Changing ids has cleared it; before the filter, so that the order of privileges lost stays simple. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char word;
+    if (recv(lockdown->status, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0) _exit(127); /* it has died meanwhile */
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, lockdown->filter) < 0) {
         step_failed(step, OP_EXEC, errno, "seccomp");

@@ -26,7 +26,7 @@
 #define MFD_EXEC 0x0010U
 #endif
 
-enum { RETRY_MS = 1, FAREWELL_MS = 5000 };
+enum { RETRY_MS = 1, IDLE_MS = 10, FAREWELL_MS = 5000 };
 enum event { CONTROL_EVENT = 0, SIGNAL_EVENT = 1 };
 
 static struct holdings own; /* what PREPARE made, given back at the very end */
@@ -126,15 +126,15 @@ static void watch(int epoll, int fd, uint64_t data) {
 static void run(struct spawner *spawner, int signals) {
     struct epoll_event events[64];
     bool serving = true, again = false;
-    for (int farewell_ms = 0; serving || (cells_remain() && farewell_ms < FAREWELL_MS);) {
-        int count = epoll_wait(spawner->epoll, events, 64, again ? RETRY_MS : serving ? -1 : 10);
-        if (!serving) farewell_ms += count == 0 ? 10 : 0;
+    for (int64_t deadline_ms = 0; serving || (cells_remain() && now_ms() < deadline_ms);) {
+        int count = epoll_wait(spawner->epoll, events, 64, again ? RETRY_MS : serving ? -1 : IDLE_MS);
         for (int i = 0; i < count; i++) {
             uint64_t data = events[i].data.u64;
             if (data & STATUS_EVENT) cell_status_ready(spawner, (uint32_t)data);
             else if (data == CONTROL_EVENT && serving) {
                 serving = serve(spawner);
                 if (!serving) {
+                    deadline_ms = now_ms() + FAREWELL_MS;
                     (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, spawner->control, NULL);
                     cells_kill();
                 }
@@ -165,6 +165,8 @@ int main(int argc, char **argv) {
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}; /* the host's end is our only reason to stop */
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) (void)signal(ignored[i], SIG_IGN);
     (void)setsid();
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0) die("/dev/null"); /* so that the number is never another's */
     spawner.guest = seal_guest(guest);
     filter_build(&spawner.filter);
     leave_the_host();
@@ -175,6 +177,9 @@ int main(int argc, char **argv) {
     watch(spawner.epoll, spawner.control, CONTROL_EVENT);
     watch(spawner.epoll, signals, SIGNAL_EVENT);
     run(&spawner, signals);
-    while (!holdings_drop_cgroups(&own)) usleep(1000);
+    for (int64_t deadline_ms = now_ms() + FAREWELL_MS; !holdings_drop_cgroups(&own) && now_ms() < deadline_ms;) {
+        (void)cells_reap(&spawner); /* a cell that took its time to die is in there */
+        usleep(1000 * RETRY_MS);
+    }
     return holdings_drop_scratch(&own) ? 0 : 1;
 }

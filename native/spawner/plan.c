@@ -1,6 +1,7 @@
 /* Operations: each is one or two system calls, done exactly as the host planned them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mount.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "spawner.h"
@@ -23,6 +25,12 @@ bool step_failed(struct step *step, uint8_t operation, int error, const char *de
 }
 
 uint64_t number_of(const char *text) { return strtoull(text, NULL, 10); }
+
+int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static mode_t octal_of(const char *text) { return (mode_t)strtoul(text, NULL, 8); }
 
@@ -87,6 +95,11 @@ static bool do_mount(const struct arguments *a) {
     return mount(a->text[0], a->text[1], type, (unsigned long)number_of(a->text[3]), options) == 0;
 }
 
+static bool make_read_only(const char *directory) {
+    struct mount_attr wanted = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
+    return syscall(SYS_mount_setattr, AT_FDCWD, directory, AT_RECURSIVE, &wanted, sizeof wanted) == 0;
+}
+
 static bool change_root(const char *directory) {
     /* Both roots on one mount point: the old one then lies on top and is let go with everything below it. */
     return chdir(directory) == 0 && syscall(SYS_pivot_root, ".", ".") == 0 && umount2(".", MNT_DETACH) == 0 &&
@@ -109,7 +122,8 @@ bool operation_do(const struct field *field, struct step *step) {
         uint8_t operation;
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
-                  {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_LOOPBACK, 0, 0}, {OP_CGROUP_NS, 0, 0}};
+                  {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_LOOPBACK, 0, 0}, {OP_CGROUP_NS, 0, 0},
+                  {OP_READ_ONLY, 1, 0}, {OP_SYSCTL, 2, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -126,6 +140,8 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_ROOT: done = change_root(a.text[0]); break;
     case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
     case OP_LOOPBACK: done = raise_loopback(); break;
+    case OP_READ_ONLY: done = make_read_only(a.text[0]); break;
+    case OP_SYSCTL: done = write_file(a.text[0], a.text[1]); break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

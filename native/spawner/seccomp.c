@@ -1,8 +1,8 @@
 /* The system calls that a cell may make: a list of what is allowed, everything else is refused.
  *
  * The list follows the default profile that container engines use, without the calls that those allow only together
- * with a capability that a cell never has. A call that the list does not know gives EPERM; one that was not yet
- * invented when this was compiled gives ENOSYS, so that programs fall back to what they did before. */
+ * with a capability that a cell never has. A call that is not on it gives EPERM, or ENOSYS if it is a recent one, so that
+ * programs fall back to what they did before it existed. */
 #include <asm/ioctls.h>
 #include <errno.h>
 #include <linux/audit.h>
@@ -87,6 +87,7 @@ static const int allowed[] = {
 enum {
     ALLOWED = sizeof allowed / sizeof *allowed,
     LAST_KNOWN = 462, /* mseal: what this list was drawn up against */
+    FIRST_RECENT = 424, /* from here on programs are used to a kernel that does not have it yet */
     NEW_NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |
                      CLONE_NEWNET,
 };
@@ -122,6 +123,7 @@ static void emit_special(void) {
     emit((struct sock_filter)IF(BPF_JSET, NEW_NAMESPACES, 0, 1));
     emit((struct sock_filter)REFUSE(EPERM));
     emit((struct sock_filter)ALLOW);
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_socketpair, 1, 0)); /* reaches the same protocols */
     emit((struct sock_filter)IF(BPF_JEQ, SYS_socket, 0, 7));
     emit((struct sock_filter)LOAD(args[0]));
     emit((struct sock_filter)IF(BPF_JEQ, AF_UNIX, 4, 0));
@@ -156,6 +158,8 @@ static void emit_ranges(const int *numbers) {
         emit((struct sock_filter)ALLOW);
         i = last + 1;
     }
+    emit((struct sock_filter)IF(BPF_JGE, FIRST_RECENT, 0, 1));
+    emit((struct sock_filter)REFUSE(ENOSYS));
     emit((struct sock_filter)REFUSE(EPERM));
 }
 

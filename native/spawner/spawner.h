@@ -49,6 +49,8 @@ enum operation {
     OP_HOSTNAME = 39,  /* name */
     OP_LOOPBACK = 40,  /* brings `lo` up */
     OP_CGROUP_NS = 41, /* hides the cgroups above the cell's own */
+    OP_READ_ONLY = 42, /* directory: read-only, with everything that is mounted below it */
+    OP_SYSCTL = 43,    /* file, text: of the namespaces that we are in */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
                      the id `account` (0: whoever we are) */
@@ -73,6 +75,7 @@ bool operation_do(const struct field *field, struct step *step);
 bool step_failed(struct step *step, uint8_t operation, int error, const char *detail);
 uint64_t number_of(const char *text);
 bool write_file(const char *path, const char *text);
+int64_t now_ms(void);
 
 /* cell.c: the life of a cell. */
 struct spawner {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dutyfree.model import Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups, hostroot, plan
 from dutyfree.substrates.cell.cgroups import Cgroups
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
-from dutyfree.substrates.cell.operations import MountFlag, Operation, Verb, encode, op
+from dutyfree.substrates.cell.operations import Operation, Verb, encode, op
 
 V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
 V2 = Cgroups(2, {"memory": "/cg", "pids": "/cg", "cpu": "/cg"})
@@ -24,23 +25,20 @@ directories = st.lists(names, min_size=1, max_size=3).map(lambda parts: "/" + "/
 
 @st.composite
 def host_roots(draw: st.DrawFn) -> HostRoot:
-    closed = draw(st.sets(directories, max_size=2))
-    addable = {path for path in draw(st.sets(directories, max_size=4)) if not under(path, closed)}
+    masked = draw(st.sets(directories, max_size=3))
+    files = {f"{path}/secret" for path in draw(st.sets(directories, max_size=3))}
+    parents = {str(parent) for path in masked | files for parent in PurePosixPath(path).parents} - {"/"}
+    repeated = parents | draw(st.sets(directories, max_size=4))
     return HostRoot(
         top_level=(TopLevel("alpha", 0o755), TopLevel("beta", 0o700), TopLevel("bin", 0o777, "usr/bin")),
         own=(("/tmp", 0o1777), ("/root", 0o700)),
-        masked_directories=tuple(sorted(draw(st.sets(directories, max_size=3)))),
-        masked_files=tuple(sorted(f"{path}/secret" for path in draw(st.sets(directories, max_size=3)))),
-        addable=tuple((path, 0o755) for path in sorted(addable)),
-        closed=tuple(sorted(closed)),
+        masked_directories=tuple(sorted(masked)),
+        masked_files=tuple(sorted(files)),
+        repeated=tuple((path, draw(st.sampled_from([0o755, 0o711, 0o700]))) for path in sorted(repeated)),
         mounted=("/usr", "/opt/data"),
         separate=("/usr", "/opt/data"),
         resolv_conf="nameserver 192.0.2.1\n",
     )
-
-
-def under(path: str, tops: set[str] | tuple[str, ...]) -> bool:
-    return any(path == top or path.startswith(top + "/") for top in tops)
 
 
 def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> plan.Setting:
@@ -52,12 +50,17 @@ def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
 
 
 HOST = HostRoot(
-    top_level=(TopLevel("usr", 0o755), TopLevel("bin", 0o777, "usr/bin"), TopLevel("vault", 0o700)),
+    top_level=(
+        TopLevel("bin", 0o777, "usr/bin"),
+        TopLevel("etc", 0o755),
+        TopLevel("usr", 0o755),
+        TopLevel("var", 0o755),
+        TopLevel("vault", 0o700),
+    ),
     own=(("/tmp", 0o1777), ("/var/tmp", 0o1777)),
     masked_directories=("/etc/ssh",),
     masked_files=("/etc/shadow",),
-    addable=(("/var", 0o755), ("/etc", 0o755)),
-    closed=(),
+    repeated=(("/etc", 0o755), ("/var", 0o755)),
     mounted=(),
     separate=(),
     resolv_conf="",
@@ -65,20 +68,23 @@ HOST = HostRoot(
 
 
 @given(host_roots())
-def test_what_the_host_closes_the_mask_layer_never_opens(host: HostRoot) -> None:
-    operations = plan.spawner_plan(setting(host))
-    for path, _mode, _owner in arguments(operations, Verb.MKDIR):
-        if path.startswith("/mask/"):
-            assert not any(path.removeprefix("/mask").startswith(closed + "/") for closed in host.closed)
+def test_what_the_host_closes_stays_the_hosts_own_and_as_closed(host: HostRoot) -> None:
+    modes = dict(host.repeated)
+    hidden = {path for path, _mode in host.own} | set(host.masked_directories)
+    for path, mode, owner in arguments(plan.spawner_plan(setting(host)), Verb.MKDIR):
+        name = path.removeprefix("/mask")
+        if path.startswith("/mask/") and name not in hidden:
+            assert int(mode, 8) == modes[name]
+            assert (int(owner) == 0) is not hostroot.is_open(modes[name])
 
 
 @given(host_roots())
-def test_every_reachable_mask_is_opaque(host: HostRoot) -> None:
+def test_every_mask_is_opaque(host: HostRoot) -> None:
     operations = plan.spawner_plan(setting(host))
     opaque = {path for path, name, _value in arguments(operations, Verb.XATTR) if name == "trusted.overlay.opaque"}
-    for path in host.masked_directories:
-        if not any(path.startswith(closed + "/") for closed in host.closed):
-            assert f"/mask{path}" in opaque
+    whiteouts = {path for path, mode, _owner, *_device in arguments(operations, Verb.MKNOD) if mode == "20000"}
+    assert {f"/mask{path}" for path in host.masked_directories} <= opaque
+    assert {f"/mask{path}" for path in host.masked_files} == whiteouts
 
 
 @given(host_roots(), st.booleans(), st.sampled_from(list(Network)), st.sampled_from(list(Upper)))
@@ -116,9 +122,16 @@ def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> 
 
 def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
     host = replace(HOST, mounted=("/usr/local",), separate=("/usr/local",))
-    mounts = arguments(plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec()), Verb.MOUNT)
+    operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
+    mounts = arguments(operations, Verb.MOUNT)
     assert not any(target == "/new/usr" and kind == "overlay" for _s, target, kind, *_r in mounts)
-    assert any(target == "/new/usr" and int(flags) & MountFlag.READ_ONLY for _s, target, _k, flags, _o in mounts)
+    assert arguments(operations, Verb.READ_ONLY) == [("/new/usr",)]
+
+
+def test_a_rootless_cell_does_not_see_data_that_is_mounted_on_the_host() -> None:
+    host = replace(HOST, top_level=(*HOST.top_level, TopLevel("data", 0o755)), mounted=("/data/disk1",))
+    operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
+    assert not any("/host/data" in " ".join(each) for each in arguments(operations, Verb.MOUNT))
 
 
 def test_no_network_means_a_namespace_of_its_own() -> None:
@@ -159,7 +172,7 @@ def test_version_2_enables_controllers_on_the_way_down() -> None:
 
 def test_what_cannot_be_limited_is_named() -> None:
     missing = cgroups.unenforced(NONE, Resources(cpus=None))
-    assert [each.what for each in missing] == ["memory limit", "pids limit"]
+    assert [each.what for each in missing] == [Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS]
 
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -179,10 +192,9 @@ def test_encoding_keeps_every_argument(steps: list[tuple[Verb, list[str]]]) -> N
 def test_the_survey_of_this_host_lists_parents_first_and_masks_home() -> None:
     host = hostroot.survey()
     seen: set[str] = set()
-    for path, mode in host.addable:
+    for path, _mode in host.repeated:
         parent = path.rsplit("/", 1)[0]
         assert parent == "" or parent in seen, path
-        assert mode & 0o005 == 0o005
         seen.add(path)
     own = {path for path, _mode in host.own}
     assert {"/root", "/home", "/tmp", "/run"} <= own

@@ -40,7 +40,7 @@ class Upper(StrEnum):
 class Unenforced:
     """A bound or wall that was asked for and that this sandbox cannot give."""
 
-    what: str
+    what: Capability
     reason: str
 
 

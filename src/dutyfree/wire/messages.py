@@ -43,6 +43,7 @@ class ExitFlag(IntEnum):
     TIMED_OUT = 1
     TRUNCATED = 2
     SESSION_ENDED = 4
+    DISK_FULL = 8
 
 
 class Reason(IntEnum):

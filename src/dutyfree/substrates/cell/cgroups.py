@@ -6,10 +6,15 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dutyfree.model import Resources, Unenforced
+from dutyfree.model import Capability, Resources, Unenforced
 from dutyfree.substrates.cell.operations import Plan, Verb, op
 
 CONTROLLERS = ("memory", "pids", "cpu")
+CAPABILITIES = {
+    "memory": Capability.LIMIT_MEMORY,
+    "pids": Capability.LIMIT_PIDS,
+    "cpu": Capability.LIMIT_CPU,
+}
 CPU_PERIOD_US = 100_000
 PARENT = "dutyfree"
 
@@ -90,13 +95,20 @@ def _find_v2(mount: str, own: str) -> Cgroups:
     for home in candidates:
         if not (os.access(home, os.W_OK) and os.access(f"{home}/cgroup.procs", os.W_OK)):
             continue
-        usable = Path(home, "cgroup.controllers").read_text().split()
+        usable = _usable(Path(home))
         absent = [name for name in CONTROLLERS if name not in usable]
         missing = {name: f"the {name} controller is not enabled in {home}" for name in absent}
         # The root group has no memory files of its own: ask the kernel whether it swaps at all.
         swap = len(Path("/proc/swaps").read_text().splitlines()) > 1
         return Cgroups(2, {name: home for name in CONTROLLERS if name in usable}, missing, swap)
     return Cgroups(2, missing=dict.fromkeys(CONTROLLERS, "no cgroup was delegated to this user"))
+
+
+def _usable(home: Path) -> list[str]:
+    """The controllers that groups below `home` can have: outside of the root, processes and controllers do not mix."""
+    available = (home / "cgroup.controllers").read_text().split()
+    is_root_or_empty = not (home / "cgroup.type").exists() or not (home / "cgroup.procs").read_text().strip()
+    return available if is_root_or_empty else (home / "cgroup.subtree_control").read_text().split()
 
 
 def _ancestors(group: str) -> list[Path]:
@@ -108,7 +120,7 @@ def unenforced(cgroups: Cgroups, resources: Resources) -> list[Unenforced]:
     """The limits that `resources` asks for and that these cgroups cannot give."""
     asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpu": resources.cpus}
     return [
-        Unenforced(f"{name} limit", cgroups.missing.get(name, "no cgroup controller"))
+        Unenforced(CAPABILITIES[name], cgroups.missing.get(name, "no cgroup controller"))
         for name, value in asked.items()
         if value is not None and name not in cgroups.homes
     ]

@@ -43,12 +43,12 @@ class DiskTemplates:
 
     def _make(self, size_bytes: int) -> str:
         path = self._directory / f"template-{size_bytes}"
-        with path.open("wb") as file:
-            file.truncate(size_bytes)
         # No journal: a cell's disk never survives a crash. Tables are left as holes, which read as the zeros they are.
         features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
         command = ["mkfs.ext4", "-q", "-F", *features, "-m", "0", "-N", str(inodes_for(size_bytes)), str(path)]
         try:
+            with path.open("wb") as file:
+                file.truncate(size_bytes)
             subprocess.run(command, check=True, capture_output=True, timeout=MKFS_TIMEOUT_S, env={"PATH": _SEARCHED})
         except (OSError, subprocess.SubprocessError) as error:
             path.unlink(missing_ok=True)

@@ -7,12 +7,16 @@ read but a cell has no business seeing, and for what must be the cell's own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from dutyfree.errors import InvalidRequest
 
 OWN_DIRECTORIES: dict[str, int] = {
     "/dev": 0o755,
@@ -80,21 +84,19 @@ class TopLevel:
     @property
     def is_open(self) -> bool:
         """Whether it is a directory that the host opens to everyone."""
-        return self.link_target is None and self.mode & 0o005 == 0o005
+        return self.link_target is None and is_open(self.mode)
 
 
 @dataclass(frozen=True, slots=True)
 class HostRoot:
-    """What there is on this host. Paths are absolute; each directory comes after its parent."""
+    """What there is on this host. Paths are absolute and free of links; each directory comes after its parent."""
 
     top_level: tuple[TopLevel, ...]
     own: tuple[tuple[str, int], ...]
     masked_directories: tuple[str, ...]
     masked_files: tuple[str, ...]
-    addable: tuple[tuple[str, int], ...]
-    """Directories, with their modes, that the mask layer repeats as the cell's own: all parents of masks among them."""
-    closed: tuple[str, ...]
-    """Parents of masks that the host does not open to everyone, so that nothing below them needs a mask of ours."""
+    repeated: tuple[tuple[str, int], ...]
+    """Directories, with their modes, that the mask layer repeats: all parents of masks, and those open to additions."""
     mounted: tuple[str, ...]
     """What is mounted below `/` (files, too) and not hidden anyway."""
     separate: tuple[str, ...]
@@ -104,23 +106,29 @@ class HostRoot:
 
 
 def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
-    """Look at this host's root. `extra_masks` are files or directories that cells must not see."""
-    extra = [str(Path(path).resolve()) for path in extra_masks]
-    homes = [home for home in _homes() if not _is_below(home, OWN_DIRECTORIES)]
-    directories = {path for path in (*MASKED_DIRECTORIES, *homes, *extra) if _is_real_directory(path)}
-    files = {path for path in (*MASKED_FILES, *extra) if os.path.lexists(path)} - directories
+    """Look at this host's root. `extra_masks` are files or directories that cells must not see.
+
+    Raises InvalidRequest for an extra mask that is not there: a mask that hides nothing is a mistake.
+    """
+    for path in extra_masks:
+        if not os.path.lexists(path):
+            raise InvalidRequest(f"there is nothing at {path!r} to be masked")
+    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *extra_masks]
+    # Both spellings: where a path leads through links, what is at its end must be hidden as well.
+    masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
+    masks -= {"/", *OWN_DIRECTORIES}
+    directories = {path for path in masks if _is_real_directory(path)}
+    files = {path for path in masks - directories if os.path.lexists(path)}
     hidden = {*directories, *OWN_DIRECTORIES}
     directories = {path for path in directories if not _is_below(path, hidden - {path})}
     files = {path for path in files if not _is_below(path, hidden)}
     mounted = [path for path in _mount_points() if not _is_below(path, hidden)]
-    addable, closed = _addable([*OWN_DIRECTORIES, *directories, *files], hidden)
     return HostRoot(
         top_level=tuple(_top_level()),
         own=tuple(OWN_DIRECTORIES.items()),
-        masked_directories=tuple(sorted(directories)),
-        masked_files=tuple(sorted(files)),
-        addable=addable,
-        closed=closed,
+        masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
+        masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
+        repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden),
         mounted=tuple(mounted),
         separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
         resolv_conf=_resolv_conf(),
@@ -138,11 +146,23 @@ def _is_real_directory(path: str) -> bool:
         return False
 
 
+def _is_reachable(path: str) -> bool:
+    """Whether this user could get there at all; what even it cannot reach, its cells cannot either."""
+    return os.access(str(Path(path).parent), os.X_OK)
+
+
 def _homes() -> Iterator[str]:
-    """Home directories of the people who log in here, wherever they are."""
-    for user in pwd.getpwall():
-        if user.pw_uid >= LEAST_LOGIN_UID and user.pw_dir.count("/") >= 1 and user.pw_dir not in ("/", "/nonexistent"):
-            yield user.pw_dir.rstrip("/")
+    """Home directories of the people who log in here, wherever they are, and of whoever runs this."""
+    users = [user for user in pwd.getpwall() if user.pw_uid >= LEAST_LOGIN_UID]
+    names = [os.environ.get("SUDO_USER", "")]
+    with contextlib.suppress(KeyError):
+        users.append(pwd.getpwuid(os.geteuid()))
+    for name in names:
+        with contextlib.suppress(KeyError):
+            users.append(pwd.getpwnam(name))
+    for home in {*(user.pw_dir for user in users), os.environ.get("HOME", "")}:
+        if home.startswith("/") and home.rstrip("/") not in ("", "/nonexistent", "/usr", "/var", "/etc", "/bin"):
+            yield home.rstrip("/")
 
 
 def _top_level() -> Iterator[TopLevel]:
@@ -154,22 +174,28 @@ def _top_level() -> Iterator[TopLevel]:
                 yield TopLevel(entry.name, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode))
 
 
-def _addable(masks: list[str], hidden: set[str]) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """The directories that the mask layer repeats, parents first, and those that it must not open."""
-    parents = [str(Path(path).parent) for path in masks if path.count("/") > 1]
+def _repeated(masks: list[str], hidden: set[str]) -> tuple[tuple[str, int], ...]:
+    """Every parent of a mask, however closed the host keeps it, and as many open directories as there is room for."""
     modes: dict[str, int] = {}
-    closed: set[str] = set()
-    for path in _with_parents([*parents, *ADDABLE_DIRECTORIES, *_trees()]):
-        if len(modes) == MAX_ADDABLE or path in modes or _is_below(path, hidden | closed):
-            continue
-        if not _is_real_directory(path):
+    needed = [str(Path(path).parent) for path in masks if path.count("/") > 1]
+    for index, path in enumerate(_with_parents([*needed, *ADDABLE_DIRECTORIES, *_trees()])):
+        if path in modes or _is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):
             continue
         mode = stat.S_IMODE(os.lstat(path).st_mode)
-        if mode & 0o005 == 0o005:
+        is_needed = any(path == each or each.startswith(path + "/") for each in needed)
+        if is_needed or (is_open(mode) and index < MAX_ADDABLE and _parent_is_repeated(path, modes)):
             modes[path] = mode
-        else:  # what the host keeps from its own users, it keeps from cells
-            closed.add(path)
-    return tuple(modes.items()), tuple(sorted(closed))
+    return tuple(modes.items())
+
+
+def _parent_is_repeated(path: str, modes: dict[str, int]) -> bool:
+    parent = str(Path(path).parent)
+    return parent == "/" or is_open(modes.get(parent, 0))
+
+
+def is_open(mode: int) -> bool:
+    """Whether the host lets everyone look into a directory of that mode."""
+    return mode & 0o005 == 0o005
 
 
 def _with_parents(paths: list[str]) -> Iterator[str]:
@@ -189,8 +215,8 @@ def _trees() -> Iterator[str]:
 
 
 def _mount_points() -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = {line.split(" ")[4].encode().decode("unicode_escape") for line in lines}
+    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    points = {os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4])) for line in lines}
     return sorted(points - {"/"})
 
 
@@ -200,3 +226,6 @@ def _resolv_conf() -> str:
         return path.read_text(errors="replace").replace("\0", "")[:4096] if path.is_symlink() else ""
     except OSError:
         return ""
+
+
+_OCTAL = re.compile(rb"\\([0-7]{3})")

@@ -32,6 +32,8 @@ class Verb(IntEnum):
     HOSTNAME = 39
     LOOPBACK = 40
     CGROUP_NS = 41
+    READ_ONLY = 42
+    SYSCTL = 43
     USER = 64
     CAPS = 65
     EXEC = 66

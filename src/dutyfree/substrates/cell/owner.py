@@ -1,15 +1,19 @@
 """Who owns which cells: marks on the machine by which the left-overs of a killed process are told from live ones.
 
-Each owner has a directory with a lock in it. The host process and its spawner hold the lock; when both are dead it is
-free, and whoever comes next removes what they left: directories and cgroups of that owner's name, and nothing else.
+An owner is named after its process, the moment, and the machine's current boot. Its state directory holds a lock that
+the host process and its spawner keep; when both are dead it is free, and whoever comes next removes what they left:
+directories and cgroups of that very name, made by this machine, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
-import shutil
+import re
+import stat
+import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,8 +23,8 @@ from dutyfree.errors import SubstrateUnavailable
 from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
 
 LOCK = "lock"
-SETTLING_S = 5.0
-"""How old an owner's directory must be before an unheld lock means death and not birth."""
+REMOVAL_TIMEOUT_S = 600.0
+_NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")
 
 
 def state_base() -> Path:
@@ -37,7 +41,7 @@ def disk_base() -> Path:
     """Where upper directories on disk are kept; `DUTYFREE_STATE_DIR` moves it."""
     chosen = os.environ.get("DUTYFREE_STATE_DIR")
     if chosen:
-        return Path(chosen).absolute()
+        return Path(chosen).absolute() / "dutyfree"
     if os.geteuid() == 0:
         return Path("/var/lib/dutyfree")
     return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "dutyfree")
@@ -54,20 +58,20 @@ class Owner:
 
     def release(self) -> None:
         """Give the claim up and remove its directories; the spawner has gone already."""
-        for directory in (self.state_directory, self.disk_directory):
-            shutil.rmtree(directory, ignore_errors=True)
+        for directory in (self.disk_directory, self.state_directory):
+            _remove_tree(directory)
         os.close(self.lock_fd)
 
 
 def claim() -> Owner:
     """A new owner. Raises SubstrateUnavailable where no directory for it can be made."""
-    name = f"{os.getpid()}-{time.monotonic_ns():x}"
+    name = f"{os.getpid()}-{time.monotonic_ns():x}-{_boot()}"
     state, disk = state_base() / name, disk_base() / name
     try:
         for base in (state.parent, disk.parent):
             base.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if base.stat().st_uid != os.geteuid():
-                raise PermissionError(f"{base} belongs to somebody else")
+            if not _is_ours(base):
+                raise PermissionError(f"{base} is not a directory of this user's")
         state.mkdir(mode=0o700)
         lock_fd = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock_fd, fcntl.LOCK_EX)
@@ -79,47 +83,68 @@ def claim() -> Owner:
 
 
 def sweep(cgroups: Cgroups) -> list[str]:
-    """Remove what dead owners left behind; returns their names."""
-    names = {path.name for base in (state_base(), disk_base()) for path in _entries(base)}
+    """Remove what dead owners of this machine left behind; returns their names."""
+    bases = [base for base in (disk_base(), state_base()) if _is_ours(base)]
+    names = {path.name for base in bases for path in _directories(base)}
     names |= {
         path.name.removeprefix(f"{PARENT}-")
         for home in cgroups.directories()
-        for path in _entries(Path(home))
+        for path in _directories(Path(home))
         if path.name.startswith(f"{PARENT}-")
     }
     dead = sorted(name for name in names if _is_dead(name))
     for name in dead:
-        for base in (state_base(), disk_base()):
-            shutil.rmtree(base / name, ignore_errors=True)
         for home in cgroups.directories():
             _remove_cgroups(Path(home, f"{PARENT}-{name}"))
+        for base in bases:
+            _remove_tree(base / name)
     return dead
 
 
-def _entries(directory: Path) -> list[Path]:
+def _boot() -> str:
+    """Tells this boot of this machine, and this process namespace, from all others that may share its directories."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:12]
+
+
+def _is_ours(base: Path) -> bool:
     try:
-        return [path for path in directory.iterdir() if path.is_dir()]
+        info = base.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
+
+
+def _directories(directory: Path) -> list[Path]:
+    try:
+        return [path for path in directory.iterdir() if path.is_dir() and not path.is_symlink()]
     except OSError:
         return []
 
 
 def _is_dead(name: str) -> bool:
-    pid, _, stamp = name.partition("-")
-    if not pid.isdigit() or not stamp:
-        return False  # not a name that we give
-    lock = state_base() / name / LOCK
+    named = _NAME.fullmatch(name)
+    if named is None or named[2] != _boot():
+        return False  # not a name that we give, or not one that we can judge
     try:
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return time.time() - os.fstat(file.fileno()).st_mtime > SETTLING_S or not _runs(int(pid))
+        with (state_base() / name / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
-        return not _runs(int(pid))
+        pass
     except OSError:
         return False
+    # An owner that is just being born has no lock yet; its process tells.
+    return not Path(f"/proc/{named[1]}").exists()
 
 
-def _runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def _remove_tree(path: Path) -> None:
+    """However deep it is: the trees of hostile programs have been here."""
+    if path.exists():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["rm", "-rf", "--one-file-system", "--", str(path)], capture_output=True, timeout=REMOVAL_TIMEOUT_S
+            )
 
 
 def _remove_cgroups(top: Path) -> None:

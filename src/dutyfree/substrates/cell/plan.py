@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.cgroups import Cgroups
-from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
+from dutyfree.substrates.cell.hostroot import SYSTEM_TREES, HostRoot, TopLevel, is_open
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 
 SUBORDINATE_IDS = 0x7000_0000
@@ -110,29 +110,29 @@ def _mask_layer(setting: Setting) -> Plan:
     plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
     if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
         plan += [mkdir(f"/mask/{entry.name}", entry.mode, owner) for entry in _overlaid(host)]
-    plan += [mkdir(f"/mask{path}", mode, owner) for path, mode in host.addable]
+    # What the host keeps closed stays its own, and so just as closed.
+    repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
     if setting.rootless:
-        return plan
+        return plan + [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
+    plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
     for path, mode in _hidden_directories(host):
         plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
-    for path in host.masked_files:
-        if not _is_below(path, host.closed):
-            plan.append(op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0))
-    return plan
+    return plan + [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in host.masked_files]
 
 
 def _hidden_directories(host: HostRoot) -> list[tuple[str, int]]:
-    masked = [(path, 0o755) for path in host.masked_directories]
-    return [(path, mode) for path, mode in [*host.own, *masked] if not _is_below(path, host.closed)]
-
-
-def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    return any(path.startswith(directory + "/") for directory in directories)
+    return [*host.own, *((path, 0o755) for path in host.masked_directories)]
 
 
 def _overlaid(host: HostRoot) -> list[TopLevel]:
+    """The directories of `/` that a rootless cell sees; data that is mounted below one hides the whole of it."""
     hidden = {path for path, _mode in host.own} | set(host.masked_directories)
-    return [entry for entry in host.top_level if entry.is_open and f"/{entry.name}" not in hidden]
+    seen = [entry for entry in host.top_level if entry.is_open and f"/{entry.name}" not in hidden]
+    return [entry for entry in seen if f"/{entry.name}" in SYSTEM_TREES or not _mounted_below(host, entry)]
+
+
+def _mounted_below(host: HostRoot, entry: TopLevel) -> bool:
+    return any(path.startswith(f"/{entry.name}/") for path in host.mounted)
 
 
 def cell_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None = None) -> Plan:
@@ -162,8 +162,8 @@ def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
     if setting.cgroups.homes:
         plan.append(op(Verb.CGROUP_NS))
     plan.append(op(Verb.HOSTNAME, spec.hostname))
-    if isolated:
-        plan.append(op(Verb.LOOPBACK))
+    if isolated:  # the kernel asks the namespace's maker, not the cell's root, who may use the low ports
+        plan += [op(Verb.LOOPBACK), op(Verb.SYSCTL, "/proc/sys/net/ipv4/ip_unprivileged_port_start", 0)]
     plan += _writable_space(setting, spec)
     plan += _rootless_root(setting) if setting.rootless else _overlay_root(setting)
     if not isolated and setting.host.resolv_conf:
@@ -202,7 +202,7 @@ def inodes_for(limit_bytes: int) -> int:
 def _overlay_root(setting: Setting) -> Plan:
     """The host's root in one piece, and over it each part of the installation that is a file system of its own."""
     plan = [_overlay("/new", "/mask:/host", "/up/upper", "/up/work", "volatile")]
-    masked = {path for path, _mode in setting.host.addable}
+    masked = {path for path, _mode in setting.host.repeated}
     for index, path in enumerate(setting.host.separate):
         upper, work = f"/up/upper-{index}", f"/up/work-{index}"
         lower = f"/mask{path}:/host{path}" if path in masked else f"/host{path}"
@@ -228,25 +228,21 @@ def _rootless_root(setting: Setting) -> Plan:
     for entry in _overlaid(host):
         upper, work = f"/up/upper/{entry.name}", f"/up/work/{entry.name}"
         plan += [mkdir(f"/new/{entry.name}"), mkdir(upper, entry.mode), mkdir(work)]
-        if any(path.startswith(f"/{entry.name}/") for path in host.mounted):
-            plan += _read_only(f"/host/{entry.name}", f"/new/{entry.name}")
+        if _mounted_below(host, entry):  # cannot be overlaid
+            plan += [bind(f"/host/{entry.name}", f"/new/{entry.name}", MountFlag.RECURSIVE)]
+            plan.append(op(Verb.READ_ONLY, f"/new/{entry.name}"))
             continue
         plan.append(_overlay(f"/new/{entry.name}", f"/mask/{entry.name}:/host/{entry.name}", upper, work, "userxattr"))
     for index, (path, mode) in enumerate(_hidden_directories(host)):
         if path.count("/") == 1:
             plan.append(mkdir(f"/new{path}", mode))
-        else:
+        elif _is_seen(host, path):
             plan += [mkdir(f"/up/empty/{index}", mode), bind(f"/up/empty/{index}", f"/new{path}")]
-    for path in host.masked_files:
-        if not _is_below(path, host.closed):
-            plan.append(bind("/devices/null", f"/new{path}"))
-    return plan
+    return plan + [bind("/devices/null", f"/new{path}") for path in host.masked_files if _is_seen(host, path)]
 
 
-def _read_only(source: str, target: str) -> Plan:
-    """A tree that cannot be overlaid, because something is mounted below it."""
-    flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID
-    return [bind(source, target, MountFlag.RECURSIVE), mount("", target, flags=flags)]
+def _is_seen(host: HostRoot, path: str) -> bool:
+    return any(path.startswith(f"/{entry.name}/") for entry in _overlaid(host))
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import errno
 import os
 import socket
@@ -21,6 +20,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 PREPARE_STEPS = 200
 FAREWELL_S = 10.0
 OPENING_S = 20.0
+KILL_AGAIN_S = 0.01
 
 _PREPARE, _SPAWN, _KILL = 1, 2, 3
 _PREPARED, _SPAWNED, _FAILED, _EXITED = 65, 66, 67, 68
@@ -99,9 +99,14 @@ class Spawner:
 
     def kill(self, birth: Birth) -> None:
         """End a cell; `birth.gone` tells when all of it is gone."""
-        if not birth.gone.done():
-            with contextlib.suppress(SubstrateFailed):  # a dead spawner has taken its cells along
-                self._send(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
+        if birth.gone.done():
+            return
+        try:
+            self._send(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
+        except CapacityError:
+            asyncio.get_running_loop().call_later(KILL_AGAIN_S, self.kill, birth)
+        except SubstrateFailed:
+            return  # a dead spawner has taken its cells along
 
     def _send(self, message: bytes, rights: list[tuple[int, int, array.array[int]]] | None = None) -> None:
         if self._dead or self._control is None:
@@ -139,7 +144,8 @@ class Spawner:
         elif birth is None:
             return
         elif kind == _SPAWNED:
-            birth.spawned.set_result(values.number(_TAG_PID))
+            if not birth.spawned.done():  # whoever waited may have been cancelled
+                birth.spawned.set_result(values.number(_TAG_PID))
         elif kind == _FAILED:
             birth.failure = _failure(values)
             if birth.on_failure:

@@ -55,8 +55,7 @@ class CellSubstrate(Substrate):
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
         }  # fmt: skip
         if self._setting is not None:
-            limits = {"memory": Capability.LIMIT_MEMORY, "pids": Capability.LIMIT_PIDS, "cpu": Capability.LIMIT_CPU}
-            found |= {limits[name] for name in self._setting.cgroups.homes}
+            found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
         return frozenset(found)
 
     async def open(self) -> None:
@@ -71,7 +70,7 @@ class CellSubstrate(Substrate):
                 owner=claimed.name,
                 host=await asyncio.to_thread(hostroot.survey, (*self._masks, str(owner.disk_base()))),
                 cgroups=found,
-                rootless=os.geteuid() != 0,
+                rootless=not _is_root(),
                 state_directory=str(claimed.state_directory),
                 disk_directory=str(claimed.disk_directory),
             )
@@ -136,7 +135,7 @@ class CellSubstrate(Substrate):
         found = cgroups.unenforced(setting.cgroups, spec.resources)
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             reason = self._disks.missing()
-            found += [Unenforced("disk limit", reason)] if reason else []
+            found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []
         return tuple(found)
 
     def forget(self, number: int) -> None:
@@ -208,6 +207,11 @@ class CellSandbox(GuestSandbox):
 
     pid: int = 0
     """The guest's process id on the host."""
+
+
+def _is_root() -> bool:
+    """Root of the machine; root of a user namespace has no other ids to give, and is a user like any other."""
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
 
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:

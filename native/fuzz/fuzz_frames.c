@@ -1,0 +1,49 @@
+/* Bytes as a host might send them: through the frame parser, the field parser and the RUN parser. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/fields.h"
+#include "../common/frame.h"
+#include "../guest/request.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_request(const uint8_t *payload, size_t length) {
+    struct request request;
+    const char *reason = NULL;
+    if (request_parse(&request, payload, length, &reason) != REQUEST_GOOD) return;
+    for (size_t i = 0; i < request.argc; i++) {
+        if (request.argv[i] == NULL) abort();
+    }
+    if (request.argv[request.argc] != NULL) abort();
+    const char *path = request_env(&request, "PATH");
+    if (path != NULL && strlen(path) > length) abort();
+    if (request.cwd != NULL && strlen(request.cwd) > length) abort();
+    request_free(&request);
+}
+
+static void check_fields(const uint8_t *payload, size_t length) {
+    struct field_reader reader;
+    struct field field;
+    uint64_t number;
+    fields_read(&reader, payload, length);
+    while (fields_next(&reader, &field)) {
+        if (field.data + field.length > payload + length) abort();
+        field_number(&field, &number);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    check_request(data, size); /* also without a frame, so that the fuzzer need not find a length first */
+    struct frame frame;
+    const char *fault = NULL;
+    ptrdiff_t used;
+    while ((used = frame_from_host(data, size, &frame, &fault)) > 0) {
+        check_fields(frame.payload, frame.length);
+        if (frame.kind == HOST_RUN) check_request(frame.payload, frame.length);
+        data += used;
+        size -= (size_t)used;
+    }
+    if (used < 0 && fault == NULL) abort();
+    return 0;
+}

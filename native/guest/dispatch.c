@@ -1,0 +1,126 @@
+#include "dispatch.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "action.h"
+#include "session.h"
+#include "start.h"
+#include "stream.h"
+
+static bool greeted;
+
+/* The numbers with tags 1 and 2; false when the payload is broken or the first is missing. */
+static bool two_numbers(const struct frame *frame, uint64_t *first, uint64_t *second) {
+    struct field_reader reader;
+    struct field field;
+    bool found = false;
+    fields_read(&reader, frame->payload, frame->length);
+    while (fields_next(&reader, &field)) {
+        if (field.tag == 1) found = field_number(&field, first);
+        if (field.tag == 2 && !field_number(&field, second)) return false;
+    }
+    return found && !reader.broken;
+}
+
+static void hello(const struct frame *frame) {
+    uint64_t version = 0;
+    uint64_t unused = 0;
+    if (!two_numbers(frame, &version, &unused) || version < PROTOCOL_VERSION || greeted) {
+        stream_fault("a HELLO that cannot be answered");
+        return;
+    }
+    greeted = true;
+    uint8_t payload[64];
+    struct field_writer fields;
+    fields_write(&fields, payload, sizeof payload);
+    fields_put_number(&fields, 1, PROTOCOL_VERSION);
+    fields_put_number(&fields, 2, (uint64_t)getpid());
+    fields_put_number(&fields, 3, 0);
+    stream_send_fields(GUEST_HELLO, 0, &fields);
+}
+
+void refuse(uint32_t id, int error, enum refusal reason, const char *text) {
+    if (text == NULL) text = strerrordesc_np(error);
+    if (text == NULL) text = "unknown error";
+    uint8_t payload[256];
+    struct field_writer fields;
+    fields_write(&fields, payload, sizeof payload);
+    fields_put_number(&fields, 1, (uint64_t)error);
+    fields_put_text(&fields, 2, text);
+    fields_put_number(&fields, 3, reason);
+    stream_send_fields(GUEST_REFUSED, id, &fields);
+}
+
+static void run(const struct frame *frame) {
+    struct request request;
+    const char *reason = NULL;
+    if (action_find(frame->id) != NULL) {
+        stream_fault("an id that is in use");
+        return;
+    }
+    switch (request_parse(&request, frame->payload, frame->length, &reason)) {
+    case REQUEST_BROKEN: stream_fault("a RUN that is not a list of fields"); return;
+    case REQUEST_BAD: refuse(frame->id, EINVAL, REFUSED_REQUEST, reason); return;
+    case REQUEST_NO_MEMORY: refuse(frame->id, ENOMEM, REFUSED_CAPACITY, NULL); return;
+    case REQUEST_GOOD: break;
+    }
+    if (request.mode == MODE_SESSION) {
+        session_start(frame->id, &request);
+    } else if (request.mode == MODE_LINE) {
+        session_run_line(frame->id, &request);
+    } else {
+        start_command(frame->id, &request);
+    }
+    request_free(&request);
+}
+
+static void data(struct action *action, const struct frame *frame) {
+    if (!intake_receive(&action->intake, frame->payload, frame->length)) {
+        stream_fault("more stdin than the credit allows");
+    }
+    action_queue(action);
+}
+
+/* CREDIT, SIGNAL and RESIZE, which carry numbers. */
+static void steer(struct action *action, const struct frame *frame) {
+    uint64_t first = 0;
+    uint64_t second = 0;
+    if (!two_numbers(frame, &first, &second)) {
+        stream_fault("a frame without its numbers");
+    } else if (action == NULL) {
+        return;
+    } else if (frame->kind == HOST_CREDIT) {
+        action->credit = first > UINT64_MAX - action->credit ? UINT64_MAX : action->credit + first;
+        action_queue(action);
+    } else if (frame->kind == HOST_SIGNAL && first >= 1 && first <= 64) {
+        action_signal(action, (int)first, second != 0);
+    } else if (frame->kind == HOST_RESIZE && first <= UINT16_MAX && second <= UINT16_MAX) {
+        start_resize(action, (uint16_t)first, (uint16_t)second);
+    }
+}
+
+void dispatch_frame(const struct frame *frame) {
+    if (!greeted && frame->kind != HOST_HELLO) {
+        stream_fault("a frame before HELLO");
+        return;
+    }
+    struct action *action = frame->id == 0 || frame->kind == HOST_RUN ? NULL : action_find(frame->id);
+    switch (frame->kind) {
+    case HOST_HELLO: hello(frame); break;
+    case HOST_RUN: run(frame); break;
+    case HOST_PING: stream_send(GUEST_PONG, 0, frame->payload, frame->length); break;
+    case HOST_QUIT: stream_end(); break;
+    case HOST_DATA:
+        if (action != NULL) data(action, frame);
+        break;
+    case HOST_EOF:
+        if (action == NULL) break;
+        action->intake.complete = true;
+        action_queue(action);
+        break;
+    default: steer(action, frame); break;
+    }
+}

@@ -1,0 +1,38 @@
+/* A RUN frame's payload, checked and laid out for exec. Parsing has no effects, so that it can be fuzzed alone. */
+#ifndef DUTYFREE_REQUEST_H
+#define DUTYFREE_REQUEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum run_mode { MODE_ARGV = 0, MODE_SHELL = 1, MODE_APPLET = 2, MODE_SESSION = 3, MODE_LINE = 4 };
+enum run_flag { RUN_PTY = 1, RUN_STDIN = 2, RUN_MERGE = 4 };
+
+struct request {
+    uint64_t mode;
+    uint64_t flags;
+    uint64_t timeout_ms;
+    uint64_t output_limit;
+    uint64_t credit;
+    uint64_t rows;
+    uint64_t cols;
+    uint64_t session;
+    size_t argc;
+    char **argv;     /* ends with NULL, as does envp */
+    char **envp;
+    const char *cwd; /* NULL when the request names none */
+    void *memory;
+};
+
+enum request_outcome { REQUEST_GOOD, REQUEST_BAD, REQUEST_BROKEN, REQUEST_NO_MEMORY };
+
+/* GOOD: to be freed with request_free. BAD: well-formed but senseless, `*reason` says how. BROKEN: not a list of
+ * fields. NO_MEMORY: as it says. */
+enum request_outcome request_parse(struct request *request, const uint8_t *payload, size_t length,
+                                   const char **reason);
+void request_free(struct request *request);
+
+/* The value of NAME in the request's environment, or NULL. */
+const char *request_env(const struct request *request, const char *name);
+
+#endif

@@ -1,0 +1,318 @@
+#include "session.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "dialect.h"
+#include "dispatch.h"
+#include "spawn.h"
+#include "start.h"
+#include "stream.h"
+#include "tree.h"
+
+enum {
+    PRIVATE_FD_MIN = 100, /* above the numbers that descriptors have in the shell */
+    STATUS_DIGITS_MAX = 3,
+    EXIT_INTERRUPTED = 130,
+    TEXT_KEEP_BYTES = 64 * 1024,
+    PATIENCE_MS = 1000,
+    BEGIN_CHECK_MS = 1,
+};
+
+struct session {
+    struct action *shell;
+    struct action *line; /* the one that runs, or NULL */
+    const struct dialect *dialect;
+    const char *stdin_path;
+    struct watch status;
+    struct timer interrupt_timer; /* while an interrupt waits for the line to begin */
+    int driver_fd;
+    int text_fd;
+    size_t text_bytes;
+    struct moment line_began;
+    unsigned status_value;
+    unsigned status_digits;
+    bool up;
+    bool interrupted;
+    bool exited;
+    int wait_status;
+    struct rusage usage;
+};
+
+static void session_kill(struct timer *timer) {
+    struct session *session = action_of_timer(timer)->session;
+    if (session->shell->pid > 0) tree_kill(session->shell->pid);
+}
+
+static void line_kill(struct timer *timer) {
+    struct session *session = action_of_timer(timer)->session;
+    if (session->shell->pid > 0) tree_kill_since(session->shell->pid, session->line_began);
+    timer_set(timer, now_ns() + (uint64_t)PATIENCE_MS * NS_PER_MS, session_kill);
+}
+
+/* Before the line has begun, the shell would take the signal for nothing. */
+static void line_interrupt(struct session *session);
+
+static void interrupt_again(struct timer *timer) {
+    line_interrupt((struct session *)((char *)timer - offsetof(struct session, interrupt_timer)));
+}
+
+static void line_interrupt(struct session *session) {
+    if (session->shell->pid <= 0) return;
+    if (lseek(session->text_fd, 0, SEEK_CUR) > (off_t)session->text_bytes) {
+        session->interrupted = true;
+        kill(-session->shell->pid, SIGINT);
+    } else {
+        timer_set(&session->interrupt_timer, now_ns() + (uint64_t)BEGIN_CHECK_MS * NS_PER_MS, interrupt_again);
+    }
+}
+
+static void line_stop(struct action *line) {
+    line_interrupt(line->session);
+    timer_set(&line->timer, now_ns() + (uint64_t)PATIENCE_MS * NS_PER_MS, line_kill);
+}
+
+static void line_expired(struct timer *timer) {
+    struct action *line = action_of_timer(timer);
+    line->timed_out = true;
+    line_stop(line);
+}
+
+static void line_ended(struct session *session, int wait_status) {
+    timer_clear(&session->interrupt_timer);
+    action_ended(session->line, wait_status, NULL);
+    /* Nobody waits for the memory of a long text to be given back but the sandbox's limit. */
+    if (session->text_bytes > TEXT_KEEP_BYTES && ftruncate(session->text_fd, 0) != 0) return;
+}
+
+void session_signal(struct action *action, int number, bool tree) {
+    struct session *session = action->session;
+    pid_t pid = session->shell->pid;
+    if (pid <= 0 || action->ended) return;
+    if (action == session->line && number == SIGINT && !tree) {
+        line_interrupt(session);
+    } else if (action == session->line && number == SIGKILL && tree) {
+        line_stop(action);
+    } else if (action == session->shell && number == SIGKILL) {
+        tree_kill(pid);
+    } else if (tree) {
+        tree_signal(pid, number);
+    } else {
+        kill(-pid, number);
+    }
+}
+
+static void status_received(struct session *session, unsigned code) {
+    if (!session->up) {
+        session->up = true;
+        stream_send(GUEST_STARTED, session->shell->id, NULL, 0);
+    } else if (session->line != NULL && !session->line->ended) {
+        if (session->interrupted && code == DIALECT_ABORTED) code = EXIT_INTERRUPTED;
+        line_ended(session, (int)(code & 0xff) << 8);
+    }
+}
+
+static bool status_take(struct session *session, char byte) {
+    if (byte == '\n' && session->status_digits > 0) {
+        unsigned code = session->status_value;
+        session->status_value = session->status_digits = 0;
+        status_received(session, code);
+        return true;
+    }
+    if (!isdigit((unsigned char)byte) || session->status_digits == STATUS_DIGITS_MAX) return false;
+    session->status_value = session->status_value * 10 + (unsigned)(byte - '0');
+    session->status_digits++;
+    return true;
+}
+
+static void status_ready(struct watch *watch, uint32_t events) {
+    (void)events;
+    struct session *session = (struct session *)((char *)watch - offsetof(struct session, status));
+    char bytes[64];
+    ssize_t got = read(watch->fd, bytes, sizeof bytes);
+    if (got == 0) watch_close(watch); /* the shell is going, or has become another program */
+    for (ssize_t i = 0; i < got; i++) {
+        if (status_take(session, bytes[i])) continue;
+        if (session->shell->pid > 0) tree_kill(session->shell->pid); /* only a meddler writes anything else */
+        return;
+    }
+}
+
+void session_shell_exited(struct action *shell, int wait_status, const struct rusage *usage) {
+    struct session *session = shell->session;
+    session->exited = true;
+    session->wait_status = wait_status;
+    session->usage = *usage;
+    if (session->line == NULL) {
+        action_ended(shell, wait_status, usage);
+    } else if (!session->line->ended) {
+        session->line->session_ended = true;
+        line_ended(session, wait_status);
+    }
+}
+
+static void close_session(struct session *session) {
+    watch_close(&session->status);
+    timer_clear(&session->interrupt_timer);
+    start_close((int[]){session->driver_fd, session->text_fd}, 2);
+}
+
+void session_action_finished(struct action *action) {
+    struct session *session = action->session;
+    if (action == session->line) {
+        session->line = NULL;
+        for (int i = 0; i < 2; i++) session->shell->own_outlets[i].reader = NULL;
+        action->session = NULL;
+        if (session->exited) action_ended(session->shell, session->wait_status, &session->usage);
+    } else {
+        close_session(session);
+    }
+}
+
+void session_free(struct action *action) {
+    free(action->session);
+}
+
+static bool write_text(struct session *session, const char *text) {
+    size_t prefix_bytes = strlen(session->dialect->prefix);
+    size_t bytes = strlen(text);
+    struct iovec parts[] = {
+        {.iov_base = (char *)session->dialect->prefix, .iov_len = prefix_bytes},
+        {.iov_base = (char *)text, .iov_len = bytes},
+        {.iov_base = (char *)"\n", .iov_len = 1},
+    };
+    session->text_bytes = prefix_bytes + bytes + 1;
+    if (lseek(session->text_fd, 0, SEEK_SET) != 0 || ftruncate(session->text_fd, 0) != 0) return false;
+    return writev(session->text_fd, parts, 3) == (ssize_t)session->text_bytes;
+}
+
+/* What drives one line is far smaller than a pipe, and the shell has read what was before it. */
+static void drive(const struct session *session, const char *const texts[3]) {
+    struct iovec parts[3];
+    for (int i = 0; i < 3; i++) parts[i] = (struct iovec){.iov_base = (char *)texts[i], .iov_len = strlen(texts[i])};
+    if (writev(session->driver_fd, parts, 3) < 0) return; /* the shell's exit is on its way */
+}
+
+void session_run_line(uint32_t id, const struct request *request) {
+    struct action *shell = request->session > UINT32_MAX ? NULL : action_find((uint32_t)request->session);
+    struct session *session = shell == NULL ? NULL : shell->session;
+    if (session == NULL || session->shell != shell || session->exited) {
+        refuse(id, ESRCH, REFUSED_SESSION, "no such session");
+        return;
+    }
+    if (session->line != NULL) {
+        refuse(id, EBUSY, REFUSED_REQUEST, "the session runs another line");
+        return;
+    }
+    struct action *line = action_new(id, request);
+    if (line == NULL || !write_text(session, request->argv[0])) {
+        refuse(id, errno, REFUSED_CAPACITY, NULL);
+        if (line != NULL) action_discard(line);
+        return;
+    }
+    line->session = session;
+    line->outlets = shell->own_outlets;
+    for (int i = 0; i < 2; i++) shell->own_outlets[i].reader = line;
+    session->line = line;
+    session->interrupted = false;
+    session->line_began = moment_now();
+    line->started_ns = now_ns();
+    drive(session, (const char *[]){session->dialect->source, session->stdin_path, session->dialect->report});
+    action_watch_deadline(line, request->timeout_ms, line_expired);
+    action_queue(line);
+}
+
+enum given { GIVEN_STDIN, GIVEN_STDOUT, GIVEN_STDERR, GIVEN_STATUS, GIVEN_TEXT, GIVEN_COUNT };
+
+/* The ends that the guest keeps go to the session, those for the shell to `given`. */
+static bool open_private(struct session *session, int given[GIVEN_COUNT]) {
+    int status = -1;
+    session->text_fd = memfd_create("dutyfree", MFD_CLOEXEC);
+    if (session->text_fd < 0 || !start_pipe(&session->driver_fd, &given[GIVEN_STDIN], 1)) return false;
+    if (!start_pipe(&session->status.fd, &status, 0)) return false;
+    given[GIVEN_STATUS] = fcntl(status, F_DUPFD_CLOEXEC, PRIVATE_FD_MIN);
+    close(status);
+    given[GIVEN_TEXT] = fcntl(session->text_fd, F_DUPFD_CLOEXEC, PRIVATE_FD_MIN);
+    return given[GIVEN_STATUS] >= 0 && given[GIVEN_TEXT] >= 0 && watch_arm(&session->status, EPOLLIN);
+}
+
+static bool open_output(struct session *session, bool merge, int given[GIVEN_COUNT]) {
+    struct outlet *outlets = session->shell->own_outlets;
+    int fd;
+    if (!start_pipe(&fd, &given[GIVEN_STDOUT], 0)) return false;
+    outlet_open(&outlets[0], fd, 1, false, NULL);
+    if (merge) return true;
+    if (!start_pipe(&fd, &given[GIVEN_STDERR], 0)) return false;
+    outlet_open(&outlets[1], fd, 2, false, NULL);
+    return true;
+}
+
+static pid_t spawn_shell(const struct dialect *dialect, const char *path, char *const *envp,
+                         const int given[GIVEN_COUNT]) {
+    int stderr_fd = given[GIVEN_STDERR] >= 0 ? given[GIVEN_STDERR] : given[GIVEN_STDOUT];
+    struct launch launch = {.argv = (char *const *)dialect->argv,
+                            .envp = envp,
+                            .path = path,
+                            .stdio = {given[GIVEN_STDIN], given[GIVEN_STDOUT], stderr_fd},
+                            .extra = {{.from = given[GIVEN_STATUS], .to = dialect->status_fd},
+                                      {.from = given[GIVEN_TEXT], .to = dialect->text_fd}}};
+    return spawn(&launch);
+}
+
+static void launch_shell(struct session *session, const struct request *request, const char *path) {
+    struct action *shell = session->shell;
+    int given[GIVEN_COUNT] = {-1, -1, -1, -1, -1};
+    enum refusal reason = REFUSED_CAPACITY;
+    pid_t pid = -1;
+    if (open_private(session, given) && open_output(session, (request->flags & RUN_MERGE) != 0, given)) {
+        if (start_enter(request)) {
+            pid = spawn_shell(session->dialect, path, request->envp, given);
+        } else {
+            reason = REFUSED_CWD;
+        }
+    }
+    int error = errno;
+    start_leave(request);
+    start_close(given, GIVEN_COUNT);
+    if (pid < 0) {
+        refuse(shell->id, error, reason, NULL);
+        close_session(session);
+        action_discard(shell);
+        return;
+    }
+    action_set_pid(shell, pid);
+    action_watch_deadline(shell, request->timeout_ms, action_expired);
+    drive(session, (const char *[]){session->dialect->init, "", ""});
+}
+
+void session_start(uint32_t id, const struct request *request) {
+    const char *path = request->argc > 0 ? request->argv[0] : access("/bin/bash", X_OK) == 0 ? "/bin/bash" : "/bin/sh";
+    if (access(path, X_OK) != 0) {
+        refuse(id, errno, REFUSED_SHELL, NULL);
+        return;
+    }
+    struct action *shell = action_new(id, request);
+    struct session *session = shell == NULL ? NULL : calloc(1, sizeof *session);
+    if (session == NULL) {
+        refuse(id, errno, REFUSED_CAPACITY, NULL);
+        if (shell != NULL) action_discard(shell);
+        return;
+    }
+    shell->session = session;
+    *session = (struct session){.shell = shell,
+                                .dialect = dialect_of(path),
+                                .stdin_path = access("/dev/stdin", F_OK) == 0 ? "/dev/stdin" : "/proc/self/fd/0",
+                                .status = {.fd = -1, .ready = status_ready},
+                                .driver_fd = -1,
+                                .text_fd = -1};
+    launch_shell(session, request, path);
+}

@@ -1,0 +1,110 @@
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "descriptors.h"
+
+enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
+
+static const char USUAL_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+static bool yields_memory; /* children go before the guest when memory runs out */
+
+void spawn_prepare(void) {
+    yields_memory = getpid() == 1;
+}
+
+/* Raising one's own score needs no privilege, and a process can lower it again no further than to the guest's. */
+static bool yield_memory(const char *path) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool done = write(fd, "500", 3) == 3;
+    close(fd);
+    return done;
+}
+
+void spawn_complain(int fd, const char *name, int error) {
+    const char *reason = strerrordesc_np(error);
+    if (reason == NULL) reason = "unknown error";
+    struct iovec parts[] = {
+        {.iov_base = (char *)"dutyfree: cannot run ", .iov_len = 21},
+        {.iov_base = (char *)name, .iov_len = strnlen(name, PATH_MAX)},
+        {.iov_base = (char *)": ", .iov_len = 2},
+        {.iov_base = (char *)reason, .iov_len = strlen(reason)},
+        {.iov_base = (char *)"\n", .iov_len = 1},
+    };
+    if (writev(fd, parts, sizeof parts / sizeof *parts) < 0) return; /* nobody is left to be told */
+}
+
+/* Returns only if nothing could be executed: the errno that says most. */
+static int exec_found(const struct launch *launch) {
+    const char *name = launch->argv[0];
+    if (launch->path != NULL || strchr(name, '/') != NULL) {
+        execve(launch->path != NULL ? launch->path : name, launch->argv, launch->envp);
+        return errno;
+    }
+    int error = ENOENT;
+    size_t name_bytes = strlen(name) + 1;
+    const char *search = launch->search != NULL ? launch->search : USUAL_PATH;
+    while (true) {
+        size_t length = strcspn(search, ":");
+        char candidate[PATH_MAX];
+        if (length + 1 + name_bytes <= sizeof candidate) {
+            memcpy(candidate, search, length);
+            size_t slash = length > 0 ? 1 : 0; /* an empty entry is the working directory */
+            if (slash) candidate[length] = '/';
+            memcpy(candidate + length + slash, name, name_bytes);
+            execve(candidate, launch->argv, launch->envp);
+            if (errno != ENOENT && errno != ENOTDIR) error = errno;
+            if (errno == E2BIG || errno == ENOEXEC || errno == ENOMEM || errno == ETXTBSY) return errno;
+        }
+        if (search[length] == '\0') return error;
+        search += length + 1;
+    }
+}
+
+/* What every child does first. It shares the guest's memory until exec: only the stack and descriptors are its own. */
+static void settle_in(const struct launch *launch) {
+    setsid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (launch->terminal) ioctl(launch->stdio[0], TIOCSCTTY, 0);
+    for (int i = 0; i < 3; i++) {
+        if (launch->stdio[i] >= 0) dup2(launch->stdio[i], i);
+    }
+    for (int i = 0; i < LAUNCH_EXTRAS; i++) {
+        if (launch->extra[i].from >= 0) dup2(launch->extra[i].from, launch->extra[i].to);
+    }
+    descriptors_restore_limit();
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static pid_t spawn_applet(const struct launch *launch) {
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    settle_in(launch);
+    if (yields_memory) yield_memory("/proc/self/oom_score_adj");
+    close_from(3); /* without an exec, nothing else closes the stream in this copy of the guest */
+    _exit(launch->applet(launch->argv));
+}
+
+pid_t spawn(const struct launch *launch) {
+    if (launch->applet != NULL) return spawn_applet(launch);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        settle_in(launch);
+        if (yields_memory) yield_memory("/proc/self/oom_score_adj");
+        int error = exec_found(launch);
+        spawn_complain(STDERR_FILENO, launch->path != NULL ? launch->path : launch->argv[0], error);
+        _exit(error == ENOENT || error == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE);
+    }
+    return pid;
+}

@@ -1,0 +1,32 @@
+/* Making one process, at the cost of a bare vfork and exec. */
+#ifndef DUTYFREE_SPAWN_H
+#define DUTYFREE_SPAWN_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum { LAUNCH_EXTRAS = 2 };
+
+struct launch {
+    char *const *argv;
+    char *const *envp;
+    const char *path;   /* the file to run, or NULL: argv[0] is looked up in `search` */
+    const char *search; /* a PATH, or NULL for the usual places */
+    int stdio[3];       /* -1: inherit the guest's own, /dev/null */
+    bool terminal;      /* stdio is a terminal and becomes the controlling one */
+    struct {
+        int from; /* above every `to`; -1: unused */
+        int to;
+    } extra[LAUNCH_EXTRAS];
+    int (*applet)(char *const *argv); /* runs in the child instead of a program */
+};
+
+/* Called once at start-up: finds out what children must undo. */
+void spawn_prepare(void);
+/* Starts the child in the guest's present working directory. -1 with errno when no process could be made. A program
+ * that cannot be executed is told on the child's stderr, and its exit code is 126 or 127. */
+pid_t spawn(const struct launch *launch);
+/* Say on `fd` why NAME cannot run. */
+void spawn_complain(int fd, const char *name, int error);
+
+#endif

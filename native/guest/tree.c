@@ -1,0 +1,208 @@
+#include "tree.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+enum {
+    ROUNDS_MAX = 64, /* a tree that still grows after so many rounds is killed as far as it is known */
+    STAT_BYTES = 512,
+    STAT_PPID_FIELD = 4,
+    STAT_START_FIELD = 22,
+};
+
+struct process {
+    pid_t pid;
+    pid_t parent;
+    uint64_t start_tick;
+    bool member;
+    bool dead; /* a zombie */
+};
+
+struct table {
+    struct process *list; /* by pid, ascending */
+    size_t count;
+    size_t capacity;
+};
+
+static uint64_t ticks_now(void) {
+    uint64_t tick_ns = NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK);
+    return clock_now_ns(CLOCK_BOOTTIME) / tick_ns;
+}
+
+/* The last word of /proc/loadavg is the pid that was given out last. */
+static pid_t last_pid(void) {
+    static int fd = -2;
+    if (fd == -2) fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    char text[64];
+    ssize_t got = fd < 0 ? 0 : pread(fd, text, sizeof text - 1, 0);
+    if (got <= 0) return 0;
+    text[got] = '\0';
+    const char *word = strrchr(text, ' ');
+    return word == NULL ? 0 : (pid_t)strtol(word + 1, NULL, 10);
+}
+
+struct moment moment_now(void) {
+    return (struct moment){.tick = ticks_now(), .last_pid = last_pid()};
+}
+
+/* Ticks are coarse; within the one of the moment itself, pids tell. */
+static bool started_after(const struct process *process, struct moment since) {
+    if (process->start_tick != since.tick) return process->start_tick > since.tick;
+    return process->pid > since.last_pid;
+}
+
+static bool parse_stat(const char *text, struct process *process) {
+    const char *at = strrchr(text, ')'); /* the name before it may contain anything */
+    if (at == NULL || at[1] != ' ' || at[2] == '\0') return false;
+    process->dead = at[2] == 'Z' || at[2] == 'X';
+    at += 2;
+    for (int field = 3; field < STAT_START_FIELD; field++) {
+        at = strchr(at, ' ');
+        if (at == NULL) return false;
+        at++;
+        if (field + 1 == STAT_PPID_FIELD) process->parent = (pid_t)strtol(at, NULL, 10);
+    }
+    process->start_tick = strtoull(at, NULL, 10);
+    return true;
+}
+
+static bool read_process(int proc_fd, const char *name, struct process *process) {
+    char path[32];
+    char text[STAT_BYTES];
+    size_t length = strlen(name);
+    if (length > 10) return false;
+    memcpy(path, name, length);
+    memcpy(path + length, "/stat", 6);
+    int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) return false;
+    text[got] = '\0';
+    *process = (struct process){.pid = (pid_t)strtol(name, NULL, 10)};
+    return parse_stat(text, process);
+}
+
+static bool append(struct table *table, const struct process *process) {
+    if (table->count == table->capacity) {
+        size_t capacity = table->capacity == 0 ? 256 : table->capacity * 2;
+        struct process *list = realloc(table->list, capacity * sizeof *list);
+        if (list == NULL) return false;
+        table->list = list;
+        table->capacity = capacity;
+    }
+    table->list[table->count++] = *process;
+    return true;
+}
+
+static int compare_pids(const void *left, const void *right) {
+    pid_t a = ((const struct process *)left)->pid;
+    pid_t b = ((const struct process *)right)->pid;
+    return (a > b) - (a < b);
+}
+
+static struct process *find(const struct table *table, pid_t pid) {
+    struct process key = {.pid = pid};
+    if (table->count == 0) return NULL;
+    return bsearch(&key, table->list, table->count, sizeof key, compare_pids);
+}
+
+static bool scan(struct table *table) {
+    *table = (struct table){0};
+    DIR *directory = opendir("/proc");
+    if (directory == NULL) return false;
+    struct dirent *entry;
+    struct process process;
+    bool complete = true;
+    while (complete && (entry = readdir(directory)) != NULL) {
+        if (!isdigit((unsigned char)entry->d_name[0])) continue;
+        if (read_process(dirfd(directory), entry->d_name, &process)) complete = append(table, &process);
+    }
+    closedir(directory);
+    if (table->count > 0) qsort(table->list, table->count, sizeof *table->list, compare_pids);
+    return complete && table->count > 0;
+}
+
+/* Everything below the root; the root itself is no member. */
+static void mark_members(struct table *table, pid_t root) {
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (size_t i = 0; i < table->count; i++) {
+            struct process *process = &table->list[i];
+            if (process->member || process->pid == root) continue;
+            const struct process *parent = find(table, process->parent);
+            process->member = process->parent == root || (parent != NULL && parent->member);
+            changed |= process->member;
+        }
+    }
+}
+
+/* Look once: signal the members that the last look did not know. The new look replaces the old one.
+ * Returns how many were new, or -1 when /proc cannot be read. */
+static int signal_new_members(struct table *known, pid_t root, struct moment since, int number) {
+    struct table table;
+    if (!scan(&table)) {
+        free(table.list);
+        return -1;
+    }
+    mark_members(&table, root);
+    int fresh = 0;
+    for (size_t i = 0; i < table.count; i++) {
+        struct process *process = &table.list[i];
+        process->member = process->member && !process->dead && started_after(process, since);
+        if (!process->member) continue;
+        const struct process *before = find(known, process->pid);
+        if (before != NULL && before->member) continue;
+        kill(process->pid, number);
+        fresh++;
+    }
+    free(known->list);
+    *known = table;
+    return fresh;
+}
+
+/* Freezing first keeps a parent from replacing the child that was just killed. A process that has SIGKILL pending
+ * cannot finish a fork, so the second look after the killing finds whatever slipped through. */
+static bool kill_below(pid_t root, struct moment since) {
+    static const int signals[] = {SIGSTOP, SIGKILL};
+    for (int phase = 0; phase < 2; phase++) {
+        struct table known = {0};
+        int fresh = 1;
+        for (int round = 0; round < ROUNDS_MAX && fresh > 0; round++) {
+            fresh = signal_new_members(&known, root, since, signals[phase]);
+        }
+        free(known.list);
+        if (fresh < 0) return false;
+    }
+    return true;
+}
+
+void tree_kill(pid_t root) {
+    kill(root, SIGSTOP);
+    if (!kill_below(root, (struct moment){0})) kill(-root, SIGKILL);
+    kill(root, SIGKILL);
+}
+
+void tree_kill_since(pid_t root, struct moment since) {
+    kill_below(root, since);
+}
+
+void tree_kill_own(void) {
+    kill_below(getpid(), (struct moment){0});
+}
+
+void tree_signal(pid_t root, int number) {
+    struct table known = {0};
+    kill(root, number);
+    if (signal_new_members(&known, root, (struct moment){0}, number) < 0) kill(-root, number);
+    free(known.list);
+}

@@ -1,0 +1,26 @@
+/* Process trees, as /proc shows them. Without /proc a process group has to do. */
+#ifndef DUTYFREE_TREE_H
+#define DUTYFREE_TREE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* A moment in the life of the process table: whether a process was started before or after it can be told. */
+struct moment {
+    uint64_t tick;
+    pid_t last_pid;
+};
+
+struct moment moment_now(void);
+
+/* Freeze and then kill a process and everything below it. */
+void tree_kill(pid_t root);
+/* The same for what is below it and was started after `since`, but not for the process itself. */
+void tree_kill_since(pid_t root, struct moment since);
+/* Everything below the calling process, to be called before it exits. */
+void tree_kill_own(void);
+/* One signal to a process and everything below it, without freezing. */
+void tree_signal(pid_t root, int number);
+
+#endif

@@ -1,0 +1,90 @@
+"""Coding-agent rollouts without the infrastructure tax.
+
+`dutyfree.local` is a host that gives out sandboxes on this machine; `dutyfree.sync.local` is the same without `await`.
+What needs an event loop is loaded when it is first used: the command line answers `--help` without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dutyfree.errors import (
+    CallerError,
+    CapacityError,
+    DeadlineExceeded,
+    DutyfreeError,
+    FileFailed,
+    GuestMisbehaved,
+    InfraFailed,
+    InvalidRequest,
+    LinkFailed,
+    SandboxGone,
+    SessionEnded,
+    SubstrateFailed,
+    SubstrateUnavailable,
+    Unsupported,
+)
+from dutyfree.model import (
+    Capability,
+    Chunk,
+    FileInfo,
+    FileKind,
+    Isolation,
+    Network,
+    Observation,
+    Phase,
+    Resources,
+    Span,
+    Unenforced,
+    Upper,
+)
+
+if TYPE_CHECKING:
+    from dutyfree import sync
+    from dutyfree.client import Box, LocalHost, Stream, local
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Box",
+    "CallerError",
+    "Capability",
+    "CapacityError",
+    "Chunk",
+    "DeadlineExceeded",
+    "DutyfreeError",
+    "FileFailed",
+    "FileInfo",
+    "FileKind",
+    "GuestMisbehaved",
+    "InfraFailed",
+    "InvalidRequest",
+    "Isolation",
+    "LinkFailed",
+    "LocalHost",
+    "Network",
+    "Observation",
+    "Phase",
+    "Resources",
+    "SandboxGone",
+    "SessionEnded",
+    "Span",
+    "Stream",
+    "SubstrateFailed",
+    "SubstrateUnavailable",
+    "Unenforced",
+    "Unsupported",
+    "Upper",
+    "__version__",
+    "local",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "sync":
+        return importlib.import_module("dutyfree.sync")
+    if name in ("Box", "LocalHost", "Stream", "local"):
+        return getattr(importlib.import_module("dutyfree.client"), name)
+    raise AttributeError(f"module 'dutyfree' has no attribute {name!r}")

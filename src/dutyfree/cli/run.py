@@ -1,0 +1,190 @@
+"""`dutyfree run`: one command in a fresh sandbox, as if it ran here."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dutyfree.cli.descriptors import write_all
+from dutyfree.cli.options import add_sandbox_options, command_words, lease, warn_of_unenforced
+from dutyfree.cli.outcome import ExitCode, exit_code_of
+from dutyfree.errors import DutyfreeError, InvalidRequest
+from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Observation
+from dutyfree.model.action import MAX_TIMEOUT_S
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from dutyfree.client import Box, Stream
+
+NO_LIMIT_BYTES = (1 << 63) - 1
+"""Streamed output is passed on and not kept, so that nothing needs a limit."""
+READ_BYTES = 64 * 1024
+
+
+def register(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help="run a command in a fresh sandbox",
+        usage="dutyfree run [options] -- COMMAND [ARGUMENT ...]",
+        description="Run a command in a fresh sandbox. Input that is piped in reaches it, its output comes out as it "
+        "is written, and its exit code is passed on: 128 + N for signal N, 124 for a timeout.",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=MAX_TIMEOUT_S,
+        metavar="S",
+        help=("kill the command's whole process tree after S seconds (default: never)"),
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the observation instead")
+    add_sandbox_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command and return its code."""
+    import asyncio
+
+    if not command_words(options):
+        raise InvalidRequest("there is no command to run", hint="for example: dutyfree run -- python3 -c 'print(1)'")
+    return asyncio.run(_in_a_sandbox(options))
+
+
+async def _in_a_sandbox(options: argparse.Namespace) -> int:
+    from dutyfree.client import local
+
+    async with local(options.substrate) as host, lease(host, options) as box:
+        if not options.json:
+            warn_of_unenforced(box, options)
+        limit_bytes = DEFAULT_OUTPUT_LIMIT_BYTES if options.json else NO_LIMIT_BYTES
+        stream = box.stream(
+            command_words(options), cwd=options.cwd, timeout_s=options.timeout, output_limit_bytes=limit_bytes
+        )
+        async with stream:
+            with Signals(stream):
+                await _feed_input(stream)
+                if options.json:
+                    return await _print_json(box, stream)
+                return await _pass_output_on(stream, options)
+
+
+async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
+    try:
+        async for chunk in stream:
+            write_all(1 if chunk.stream == "stdout" else 2, chunk.data)
+    except BrokenPipeError:
+        return ExitCode.BROKEN_PIPE
+    seen = await stream.wait()
+    if not options.quiet:
+        _warn_of_limits(seen, options)
+    return exit_code_of(seen)
+
+
+def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
+    """Say which limit was met: to the command itself it may have looked like anything."""
+    met = {
+        f"its time was up after {options.timeout:g} s (--timeout)": seen.timed_out,
+        "the memory limit was reached (--memory)": seen.oom_killed,
+        "the process limit was reached (--pids)": seen.pids_limited,
+        "its disk is full (--disk)": seen.disk_full,
+    }
+    for what, happened in met.items():
+        if happened:
+            print(f"warning: {what}", file=sys.stderr)
+
+
+async def _print_json(box: Box, stream: Stream) -> int:
+    output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    async for chunk in stream:
+        output[chunk.stream].append(chunk.data)
+    seen = await stream.wait()
+    print(json.dumps(_as_json(box, seen, {name: b"".join(pieces) for name, pieces in output.items()})))
+    return exit_code_of(seen)
+
+
+def _as_json(box: Box, seen: Observation, output: dict[str, bytes]) -> dict[str, object]:
+    """The observation; output that is not UTF-8 is there a second time, in base64, without loss."""
+    told: dict[str, object] = {"exit_code": seen.exit_code, "signal": seen.signal}
+    for name, data in output.items():
+        told[name] = data.decode("utf-8", "replace")
+        if told[name] != data.decode("utf-8", "surrogateescape"):
+            told[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
+    for name in ("timed_out", "truncated", "oom_killed", "pids_limited", "disk_full", "stdout_bytes", "stderr_bytes"):
+        told[name] = getattr(seen, name)
+    told |= {
+        "execute_ms": round(seen.execute_ms, 3),
+        "cpu_ms": round(seen.cpu_ms, 3),
+        "peak_memory_bytes": seen.peak_memory_bytes,
+        "spans": [{"phase": str(span.phase), "duration_ms": round(span.duration_ms, 3)} for span in seen.spans],
+        "unenforced": [{"what": each.what, "reason": each.reason} for each in box.unenforced],
+    }
+    return told
+
+
+async def _feed_input(stream: Stream) -> None:
+    """Give the command what is piped in; a terminal's keys are not for it (that is what `dutyfree shell` is for)."""
+    import asyncio
+
+    if sys.stdin is None or sys.stdin.isatty():
+        await stream.end_input()
+        return
+    # A daemon thread: a read that nobody answers must not keep the process from ending, and files cannot be polled.
+    feeder = threading.Thread(target=_copy_input, args=(stream, asyncio.get_running_loop()), daemon=True)
+    feeder.start()
+
+
+def _copy_input(stream: Stream, loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    try:
+        while data := os.read(0, READ_BYTES):
+            asyncio.run_coroutine_threadsafe(stream.write(data), loop).result()
+        asyncio.run_coroutine_threadsafe(stream.end_input(), loop).result()
+    except (DutyfreeError, OSError, RuntimeError, asyncio.CancelledError):
+        # The command has ended, or input cannot be read: what the command then does is what the user sees.
+        return
+
+
+class Signals:
+    """While its block lasts, Ctrl-C and TERM go to the command: the first as it is, the second kills.
+
+    Plain handlers and not the event loop's: they must also work while a write to a stalled pipe blocks the loop.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        import asyncio
+
+        self._stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[signal.Signals, Any] = {}
+        self._count = 0
+        self._pending: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell sets it for what it runs in the background
+                self._before[number] = signal.signal(number, self._forward)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _forward(self, number: int, _frame: object) -> None:
+        self._count += 1
+        if self._count > 2:
+            raise KeyboardInterrupt
+        self._loop.call_soon_threadsafe(self._send, number, self._count > 1)
+
+    def _send(self, number: int, kill: bool) -> None:
+        task = self._loop.create_task(self._stream.kill() if kill else self._stream.signal(number))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)

@@ -1,0 +1,149 @@
+"""The bridge under `dutyfree.sync`: an event loop in a thread of its own, and the way into it from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TypeVar
+
+from dutyfree.errors import InvalidRequest, SandboxGone
+
+T = TypeVar("T")
+
+CANCEL_WAIT_S = 10.0
+"""How long an interrupted caller waits for the call to end inside the sandbox."""
+
+_END = object()
+
+
+class Portal:
+    """Runs coroutines on one background thread. Safe to use from any number of threads, except its own.
+
+    An interrupted caller (KeyboardInterrupt) cancels its call, waits until it has ended inside the sandbox, and only
+    then lets the interrupt go on.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leave: asyncio.Event | None = None
+        self._pid = 0
+
+    def open(self, start: Callable[[], Awaitable[object]]) -> None:
+        """Start the thread and run `start` on it; the thread ends again if that raises."""
+        if self._thread is not None:
+            raise InvalidRequest("this host is open already")
+        started = threading.Event()
+        self._pid = os.getpid()
+        # A daemon: an interpreter that exits with the host still open must not wait for it.
+        self._thread = threading.Thread(target=self._serve, args=(started,), name="dutyfree", daemon=True)
+        self._thread.start()
+        started.wait()
+        try:
+            self.call(start)
+        except BaseException:
+            self._stop()
+            raise
+
+    def close(self, end: Callable[[], Awaitable[object]]) -> None:
+        """Run `end` on the thread, then end the thread."""
+        try:
+            self.call(end)
+        finally:
+            self._stop()
+
+    def call(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Run `start` on the thread and return or raise what it does."""
+        loop = self._usable_loop()
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        async def carry_out() -> T:
+            return await start()
+
+        def settle(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                done.set_exception(SandboxGone("the host was closed while this call was under way"))
+            elif error := task.exception():
+                done.set_exception(error)
+            else:
+                done.set_result(task.result())
+
+        def begin() -> None:
+            tasks.append(loop.create_task(carry_out()))
+            tasks[0].add_done_callback(settle)
+
+        def give_up() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:
+                done.cancel()
+
+        try:
+            loop.call_soon_threadsafe(begin)
+            return done.result()
+        except BaseException:
+            if not done.done():
+                loop.call_soon_threadsafe(give_up)
+                wait([done], CANCEL_WAIT_S)
+            raise
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Call a plain function on the thread."""
+
+        async def carry_out() -> T:
+            return make()
+
+        return self.call(carry_out)
+
+    @contextmanager
+    def enter(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+        """Hold an async context manager open for the length of the block."""
+        manager = self.get(make)
+        value = self.call(manager.__aenter__)
+        try:
+            yield value
+        finally:
+            # The block's own exception stays on this thread: a KeyboardInterrupt thrown into a task would end the loop.
+            self.call(lambda: manager.__aexit__(None, None, None))
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """The items of an async generator, which is closed when the loop over them is left."""
+        try:
+            while (item := self.call(lambda: anext(source, _END))) is not _END:
+                yield item  # type: ignore[misc]
+        finally:
+            if (aclose := getattr(source, "aclose", None)) is not None:
+                self.call(aclose)
+
+    def _usable_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise InvalidRequest("the host is not open", hint="use it inside `with dutyfree.sync.local() as host:`")
+        if os.getpid() != self._pid:
+            raise InvalidRequest(
+                "the host was opened by another process, and a fork does not take its thread along",
+                hint="open a host in each process, or start processes with the 'spawn' method",
+            )
+        if threading.current_thread() is self._thread:
+            raise InvalidRequest("a span listener cannot call back into its own host: the call would wait for itself")
+        return self._loop
+
+    def _serve(self, started: threading.Event) -> None:
+        async def until_left() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._leave = asyncio.Event()
+            started.set()
+            await self._leave.wait()
+
+        asyncio.run(until_left())
+
+    def _stop(self) -> None:
+        loop, leave, thread = self._loop, self._leave, self._thread
+        self._loop = self._leave = self._thread = None
+        if loop is not None and leave is not None and thread is not None:
+            loop.call_soon_threadsafe(leave.set)
+            thread.join(CANCEL_WAIT_S)

@@ -1,0 +1,41 @@
+"""What a command finds in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dutyfree.wire.fields import encode_text
+
+DEFAULT_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "USER": "root",
+}
+TERMINAL_ENVIRONMENT: Final[Mapping[str, str]] = {"TERM": "xterm-256color"}
+
+
+class Environment:
+    """A sandbox's default environment, to which each action adds its own entries."""
+
+    def __init__(self, defaults: Mapping[str, str]) -> None:
+        self._defaults = dict(defaults)
+        self._encoded = _entries(self._defaults)
+
+    def entries(self, *additions: Mapping[str, str]) -> tuple[bytes, ...]:
+        """`NAME=VALUE` for the defaults and, over them, the additions in their order."""
+        if not any(additions):
+            return self._encoded
+        merged = dict(self._defaults)
+        for addition in additions:
+            merged.update(addition)
+        return _entries(merged)
+
+    def terminal_entries(self, addition: Mapping[str, str]) -> tuple[bytes, ...]:
+        """The same for a terminal, whose TERM is the weakest of all defaults."""
+        return _entries({**TERMINAL_ENVIRONMENT, **self._defaults, **addition})
+
+
+def _entries(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    return tuple(encode_text(f"{name}={value}") for name, value in environment.items())

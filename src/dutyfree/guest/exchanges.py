@@ -1,0 +1,284 @@
+"""The exchanges that carry actions: one that collects its output, one whose output is taken while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from dutyfree.errors import (
+    CapacityError,
+    DeadlineExceeded,
+    DutyfreeError,
+    InfraFailed,
+    InvalidRequest,
+    SessionEnded,
+    Unsupported,
+)
+from dutyfree.guest.backlog import Backlog
+from dutyfree.guest.limits import LimitCounters
+from dutyfree.wire.exchange import Exchange
+from dutyfree.wire.frames import STDOUT
+from dutyfree.wire.messages import Exit, Reason, Refused
+
+BACKSTOP_GRACE_S: Final = 5.0
+WINDOW_BYTES: Final = 1024 * 1024
+SIGKILL: Final = 9
+MAX_SIZE_BYTES: Final = 2**62
+"""What a limit that is larger than any machine is sent as."""
+_LATE_S: Final = 0.5
+_QUOTED_CHARACTERS: Final = 200
+
+
+class ActionExchange(Exchange):
+    """An exchange whose end can be awaited, with a deadline in case the guest does not keep its own."""
+
+    def __init__(self, output_credit_bytes: int, known_limits: LimitCounters) -> None:
+        super().__init__(output_credit_bytes)
+        self.start_ns = time.monotonic_ns()
+        self.end_ns = 0
+        self.known_limits = known_limits
+        self.end: Exit | None = None
+        self.abandoned = False
+        self._error: DutyfreeError | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._backstop: asyncio.TimerHandle | None = None
+        self._deadline_s = 0.0
+
+    def arm(self, seconds: float) -> None:
+        """Give up on the guest if the action has not ended by then."""
+        self.disarm()
+        self._deadline_s = self._loop.time() + seconds
+        self._backstop = self._loop.call_at(self._deadline_s, self._overdue)
+
+    def disarm(self) -> None:
+        """Wait for the end without a deadline."""
+        if self._backstop is not None:
+            self._backstop.cancel()
+            self._backstop = None
+
+    def abandon(self) -> None:
+        """Kill the action's tree and ignore what still comes from it. Idempotent."""
+        if self.finished or self.abandoned:
+            return
+        self.abandoned = True
+        self.signal(SIGKILL, tree=True)
+        self.withdraw_input()
+        self.arm(BACKSTOP_GRACE_S)
+        self.wake()
+
+    async def result(self) -> Exit:
+        """The end of the action. Raises what kept it from starting, or what ended the channel."""
+        while not self.finished:
+            await self.changed()
+        self.check()
+        assert self.end is not None
+        return self.end
+
+    async def opened(self) -> None:
+        """Return when the action is up, or over already; from then on it has no deadline. Raises as `result` does."""
+        try:
+            while not self.up and not self.finished:
+                await self.changed()
+            self.check()
+        except BaseException:
+            self.abandon()
+            raise
+        self.disarm()
+
+    async def settled(self) -> None:
+        """Return when the action is over, however it ended."""
+        while not self.finished:
+            await self.changed()
+
+    def check(self) -> None:
+        """Raise what kept the action from starting, or what ended the channel."""
+        if self._error is not None:
+            raise self._error
+
+    async def changed(self) -> None:
+        """Return after the next `wake`."""
+        waiter = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def ended(self, end: Exit | Refused) -> None:
+        self.end_ns = time.monotonic_ns()
+        if isinstance(end, Exit):
+            self.end = end
+        else:
+            self._error = _refusal(end)
+        self._finish()
+
+    def failed(self, error: InfraFailed) -> None:
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.disarm()
+        self.withdraw_input()
+        self.wake()
+
+    def _overdue(self) -> None:
+        if self._loop.time() - self._deadline_s > _LATE_S:
+            # The loop itself was held up: what the guest said in time may still be unread.
+            self.arm(BACKSTOP_GRACE_S)
+        else:
+            self.channel.fail(DeadlineExceeded("the guest did not end an action in time"))
+
+
+class Collected(ActionExchange):
+    """Keeps the output up to a limit.
+
+    The whole limit is the window: what is collected is held in memory anyway, and no credit need travel.
+    """
+
+    def __init__(self, limit_bytes: int, known_limits: LimitCounters) -> None:
+        # A guest whose window is shut may stop reading; one that has reached the limit must go on and drop.
+        super().__init__(min(limit_bytes, MAX_SIZE_BYTES) + WINDOW_BYTES, known_limits)
+        self._room_bytes = limit_bytes
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.truncated = False
+
+    def output(self, stream: int, data: bytes) -> None:
+        if self.abandoned:
+            self.grant(len(data))
+            return
+        if len(data) > self._room_bytes:
+            self.truncated = True
+            data = data[: self._room_bytes]
+        self._room_bytes -= len(data)
+        kept = self.stdout if stream == STDOUT else self.stderr
+        kept += data
+
+
+class Streamed(ActionExchange):
+    """Hands its output over as it comes; a reader that stops costs at most the window."""
+
+    def __init__(self, known_limits: LimitCounters, limit_bytes: int | None = None) -> None:
+        super().__init__(WINDOW_BYTES, known_limits)
+        self._backlog = Backlog()
+        self._room_bytes = limit_bytes
+        self._owed_bytes = 0
+        self._discards = False
+        self._input_turn = asyncio.Lock()
+        self._input_closed = False
+        self.truncated = False
+
+    def output(self, stream: int, data: bytes) -> None:
+        if self.abandoned or self._discards:
+            self.grant(len(data))
+            return
+        kept = data if self._room_bytes is None else data[: self._room_bytes]
+        if len(kept) < len(data):
+            self.truncated = True
+            self.grant(len(data) - len(kept))
+        if self._room_bytes is not None:
+            self._room_bytes -= len(kept)
+        if kept:
+            self._backlog.put(stream, kept)
+            self.wake()
+
+    async def take(self) -> tuple[int, bytes] | None:
+        """The next (stream, data); None when the action has ended and all was taken. Raises as `result` does."""
+        while not self._backlog:
+            self.check()
+            if self.finished or self.abandoned:
+                return None
+            await self.changed()
+        stream, data = self._backlog.take()
+        self._owed_bytes += len(data)
+        if self._owed_bytes >= WINDOW_BYTES // 4:
+            self._pay()
+        return stream, data
+
+    def discard(self) -> None:
+        """Drop what has come and what will come."""
+        self._discards = True
+        self._owed_bytes += len(self._backlog)
+        self._backlog.clear()
+        self._pay()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.discard()
+
+    async def give(self, data: bytes) -> None:
+        """Send input; returns when the guest has room for it, or when the action has ended."""
+        if self._input_closed:
+            raise InvalidRequest("the input of this action was ended")
+        async with self._input_turn:
+            self.check()
+            if not self.finished and not self.abandoned:
+                self.offer_input(data)
+            while self.input_waits:
+                await self.changed()
+            self.check()
+
+    def give_last(self, data: bytes) -> None:
+        """Send input that is complete with this, without waiting for room."""
+        self._input_closed = True
+        self.offer_input(data, last=True)
+
+    async def end_input(self) -> None:
+        """Close the action's input, behind what was given. Idempotent."""
+        if self._input_closed:
+            return
+        self._input_closed = True
+        async with self._input_turn:
+            if not self.finished and not self.abandoned:
+                self.offer_input(b"", last=True)
+
+    def _pay(self) -> None:
+        if self._owed_bytes and not self.finished:
+            self.grant(self._owed_bytes)
+        self._owed_bytes = 0
+
+    def _overdue(self) -> None:
+        if self._backlog:
+            # The guest cannot end the action before its output was taken: the reader is late, not the guest.
+            self.arm(BACKSTOP_GRACE_S)
+        else:
+            super()._overdue()
+
+
+class Opened(ActionExchange):
+    """A session's shell: no output of its own, and a STARTED to wait for."""
+
+    expects_started = True
+
+    def __init__(self, known_limits: LimitCounters) -> None:
+        super().__init__(0, known_limits)
+
+    def output(self, stream: int, data: bytes) -> None:
+        """Never called: the window is shut."""
+
+
+class OnTerminal(Streamed):
+    """A command on a pseudo-terminal, with a STARTED to wait for."""
+
+    expects_started = True
+
+
+def _refusal(refused: Refused) -> DutyfreeError:
+    text = refused.text.decode("utf-8", "replace")[:_QUOTED_CHARACTERS]
+    if refused.reason == Reason.CAPACITY:
+        return CapacityError(f"the sandbox has no room for another action: {text!r}")
+    if refused.reason == Reason.CWD:
+        return InvalidRequest(f"the working directory cannot be entered: {text!r}")
+    if refused.reason == Reason.NO_SUCH_SESSION:
+        return SessionEnded("the session's shell has exited", hint="open another session")
+    if refused.reason == Reason.NO_SHELL:
+        return Unsupported(f"the sandbox has no shell: {text!r}")
+    return InvalidRequest(f"the guest refused the action: {text!r}")

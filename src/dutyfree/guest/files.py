@@ -1,0 +1,115 @@
+"""Files of a sandbox, through the applets that are built into the guest."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import posixpath
+from os import PathLike
+from pathlib import Path
+from typing import Final
+
+from dutyfree.contract import DEFAULT_READ_LIMIT_BYTES, Files
+from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
+from dutyfree.guest import transfer
+from dutyfree.guest.applets import applet_request, raise_if_failed
+from dutyfree.guest.exchanges import Collected
+from dutyfree.guest.runner import Runner
+from dutyfree.model import FileInfo
+from dutyfree.wire.messages import ExitFlag
+from dutyfree.wire.records import decode_records
+
+_TIMEOUT_S: Final = 600.0
+_LISTING_LIMIT_BYTES: Final = 256 * 1024 * 1024
+_TEXT_LIMIT_BYTES: Final = 4096
+DEFAULT_DOWNLOAD_LIMIT_BYTES: Final = 64 * 1024 * 1024 * 1024
+
+
+class GuestFiles(Files):
+    """Each method is one action, multiplexed with all the others."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        if limit_bytes < 0:
+            raise InvalidRequest(f"limit_bytes is {limit_bytes}; it cannot be negative")
+        # One byte more than the limit tells a file of exactly that size from a longer one.
+        data = await self._applet("read", path, "0", str(limit_bytes + 1), output_limit_bytes=limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise FileFailed.refused("read", path, errno.EFBIG, f"it has more than {limit_bytes} bytes")
+        return data
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await self._applet("write", path, _octal(mode), stdin=data)
+
+    async def append(self, path: str, data: bytes) -> None:
+        await self._applet("append", path, stdin=data)
+
+    async def list(self, path: str) -> list[FileInfo]:
+        return sorted(await self._records("list", path), key=lambda entry: entry.name)
+
+    async def stat(self, path: str) -> FileInfo:
+        return (await self._records("stat", path))[0]
+
+    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
+        await self._applet("mkdir", path, _octal(mode), str(int(parents)))
+
+    async def move(self, source: str, target: str) -> None:
+        await self._applet("move", source, _checked(target))
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self._applet("remove", path, str(int(recursive)))
+
+    async def upload(self, local: str | PathLike[str], path: str) -> None:
+        await transfer.upload(self._runner, Path(local), _checked(path))
+
+    async def download(
+        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+    ) -> None:
+        await transfer.download(self._runner, _checked(path), Path(local), limit_bytes)
+
+    async def _records(self, name: str, path: str) -> builtins.list[FileInfo]:
+        output = await self._applet(name, path, output_limit_bytes=_LISTING_LIMIT_BYTES)
+        try:
+            entries = decode_records(output)
+            if name == "stat" and len(entries) != 1:
+                raise GuestMisbehaved(f"{len(entries)} records for one file")
+            for entry in entries:
+                if name == "list" and ("/" in entry.name or entry.name in (".", "..")):
+                    raise GuestMisbehaved(f"a directory entry called {entry.name!r}")
+        except GuestMisbehaved as error:
+            self._runner.channel.fail(error)
+            raise
+        return entries
+
+    async def _applet(
+        self, name: str, path: str, *args: str, stdin: bytes | None = None, output_limit_bytes: int = 0
+    ) -> bytes:
+        """The applet's output. Raises FileFailed if it failed, also for output past the limit."""
+        exchange = Collected(output_limit_bytes + _TEXT_LIMIT_BYTES, self._runner.known_limits)
+        request = applet_request(
+            (name, _checked(path), *args),
+            takes_input=bool(stdin),
+            timeout_s=_TIMEOUT_S,
+            output_limit_bytes=output_limit_bytes + _TEXT_LIMIT_BYTES,
+            credit_bytes=exchange.output_credit_bytes,
+        )
+        end = await self._runner.collect(exchange, request, stdin=stdin, timeout_s=_TIMEOUT_S)
+        self._runner.record(exchange, end, exchange.end_ns)
+        raise_if_failed(name, path, end)
+        if exchange.truncated or end.flags & ExitFlag.TRUNCATED:
+            raise FileFailed.refused(name, path, errno.EFBIG, f"the answer has more than {output_limit_bytes} bytes")
+        return bytes(exchange.stdout)
+
+
+def _checked(path: str) -> str:
+    if not posixpath.isabs(path) or "\0" in path:
+        raise InvalidRequest(f"{path!r} is not an absolute path")
+    return path
+
+
+def _octal(mode: int) -> str:
+    if not 0 <= mode <= 0o7777:
+        raise InvalidRequest(f"mode {mode:o} is not made of permission bits")
+    return f"{mode:o}"

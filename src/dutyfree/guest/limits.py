@@ -1,0 +1,22 @@
+"""How a substrate tells which of a sandbox's limits made an action fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCounters:
+    """What a sandbox ran into since it was made; the numbers only grow."""
+
+    oom_kills: int = 0
+    fork_refusals: int = 0
+
+
+class LimitWatch(Protocol):
+    """Asked only when an action has failed, so that a successful one costs nothing."""
+
+    def counters(self) -> LimitCounters:
+        """The counters now. Cheap and synchronous: it is called on the event loop. Raises nothing."""
+        ...

@@ -1,0 +1,156 @@
+"""Begins actions on a channel and turns their ends into observations; shared by all that a sandbox offers."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from dutyfree.contract import SpanListener
+from dutyfree.errors import SandboxGone
+from dutyfree.guest.environment import Environment
+from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, ActionExchange, Collected
+from dutyfree.guest.limits import LimitCounters, LimitWatch
+from dutyfree.model import Action, Observation, Timing
+from dutyfree.wire.channel import Channel
+from dutyfree.wire.fields import encode_text
+from dutyfree.wire.messages import Exit, ExitFlag, Mode, Run, RunFlag
+
+_UNLIMITED: Final = LimitCounters()
+
+
+class Runner:
+    """One sandbox's channel, defaults and limits."""
+
+    def __init__(
+        self,
+        sandbox_id: str,
+        channel: Channel,
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        limits: LimitWatch | None,
+        on_span: SpanListener | None,
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.channel = channel
+        self.environment = Environment(env)
+        self.on_span = on_span
+        self.known_limits = _UNLIMITED
+        self._cwd = cwd
+        self._encoded_cwd = encode_text(cwd)
+        self._limits = limits
+
+    def directory(self, cwd: str | None) -> bytes:
+        """Where an action runs that asked for `cwd`."""
+        return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))
+
+    def request(self, action: Action, *, credit_bytes: int, flags: int) -> Run:
+        """The RUN of an action."""
+        command = action.command
+        is_line = isinstance(command, str)
+        return Run(
+            id=0,
+            mode=Mode.SHELL if is_line else Mode.ARGV,
+            args=(encode_text(command),) if isinstance(command, str) else tuple(map(encode_text, command)),
+            env=self.environment.entries(action.env),
+            cwd=self.directory(action.cwd),
+            flags=flags,
+            timeout_ms=milliseconds(action.timeout_s),
+            output_limit=min(action.output_limit_bytes, MAX_SIZE_BYTES),
+            credit=credit_bytes,
+        )
+
+    def begin(self, exchange: ActionExchange, request: Run, timeout_s: float | None) -> None:
+        """Send the request. Raises SandboxGone, InvalidRequest."""
+        if not self.channel.alive:
+            raise SandboxGone(f"sandbox {self.sandbox_id} is gone")
+        self.channel.start(exchange, request)
+        if timeout_s is not None:
+            exchange.arm(timeout_s + BACKSTOP_GRACE_S)
+
+    async def collect(self, exchange: Collected, request: Run, *, stdin: bytes | None, timeout_s: float) -> Exit:
+        """Run to the end, giving the input meanwhile; cancellation kills what was started."""
+        if self.channel.congested:
+            await self.channel.drained()
+        self.begin(exchange, request, timeout_s)
+        if stdin:
+            exchange.offer_input(stdin, last=True)
+        try:
+            return await exchange.result()
+        except BaseException:
+            exchange.abandon()
+            raise
+
+    async def run(self, action: Action) -> Observation:
+        """Run one action to its end."""
+        exchange = Collected(action.output_limit_bytes, self.known_limits)
+        request = self.request(
+            action,
+            credit_bytes=exchange.output_credit_bytes,
+            flags=RunFlag.STDIN if action.stdin else 0,
+        )
+        end = await self.collect(exchange, request, stdin=action.stdin, timeout_s=action.timeout_s)
+        return self.observe_collected(exchange, end)
+
+    def observe_collected(self, exchange: Collected, end: Exit) -> Observation:
+        """The observation of a collected action that has just ended."""
+        return self.observe(
+            exchange,
+            end,
+            end_ns=time.monotonic_ns(),
+            stdout=bytes(exchange.stdout),
+            stderr=bytes(exchange.stderr),
+            truncated=exchange.truncated,
+        )
+
+    def observe(
+        self,
+        exchange: ActionExchange,
+        end: Exit,
+        *,
+        end_ns: int,
+        stdout: bytes = b"",
+        stderr: bytes = b"",
+        truncated: bool = False,
+    ) -> Observation:
+        """The observation of an action that has ended; its spans are reported."""
+        timing = self.record(exchange, end, end_ns)
+        seen = known = exchange.known_limits
+        if end.exit_code != 0 and self._limits is not None:
+            seen = self.known_limits = self._limits.counters()
+        return Observation(
+            exit_code=end.exit_code,
+            signal=end.signal,
+            stdout=stdout,
+            stderr=stderr,
+            timed_out=bool(end.flags & ExitFlag.TIMED_OUT),
+            truncated=truncated or bool(end.flags & ExitFlag.TRUNCATED),
+            stdout_bytes=max(end.stdout_bytes, len(stdout)),
+            stderr_bytes=max(end.stderr_bytes, len(stderr)),
+            oom_killed=seen.oom_kills > known.oom_kills,
+            pids_limited=seen.fork_refusals > known.fork_refusals,
+            disk_full=end.exit_code != 0 and bool(end.flags & ExitFlag.DISK_FULL),
+            cpu_ms=end.cpu_us / 1e3,
+            peak_memory_bytes=end.peak_rss_bytes,
+            timing=timing,
+        )
+
+    def record(self, exchange: ActionExchange, end: Exit, end_ns: int) -> Timing:
+        """The timing of an action that has ended, reported to whoever listens.
+
+        The guest's word on how long it ran is believed only as far as the host's clock allows.
+        """
+        execute_ns = min(end.execute_ns, end_ns - exchange.start_ns)
+        timing = Timing(self.sandbox_id, exchange.start_ns, end_ns, execute_ns)
+        if self.on_span is not None:
+            for span in timing.spans():
+                self.on_span(span)
+        return timing
+
+
+def milliseconds(seconds: float) -> int:
+    """A timeout for the guest: whole milliseconds, never 0, which would mean none."""
+    return max(1, math.ceil(seconds * 1000))

@@ -1,0 +1,73 @@
+"""A sandbox whose every call is guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dutyfree.contract import ActionStream, Sandbox, Session, Terminal
+from dutyfree.errors import InfraFailed, SandboxGone
+from dutyfree.model import Action, Command, Observation, Unenforced
+from dutyfree.substrates.guarded.files import GuardedFiles
+from dutyfree.substrates.guarded.guard import Guard
+from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
+
+
+class GuardedSandbox(Sandbox):
+    """`inner`, guarded; `on_end` is told once it has been destroyed."""
+
+    def __init__(self, inner: Sandbox, destroy_timeout_s: float, on_end: Callable[[GuardedSandbox], None]) -> None:
+        self.id = inner.id
+        self._inner = inner
+        self._guard = Guard(inner, destroy_timeout_s, lambda: on_end(self))
+        self.files = GuardedFiles(inner.files, self._guard)
+
+    @property
+    def inner(self) -> Sandbox:
+        """What is guarded."""
+        return self._inner
+
+    @property
+    def pid(self) -> int | None:
+        """The sandbox's first process on this machine, where the substrate has one."""
+        pid = getattr(self._inner, "pid", None)
+        return pid if isinstance(pid, int) else None
+
+    @property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        return self._inner.unenforced
+
+    @property
+    def alive(self) -> bool:
+        return not self._guard.gone and self._inner.alive
+
+    async def run(self, action: Action) -> Observation:
+        async with self._guard:
+            return await self._inner.run(action)
+
+    def stream(self, action: Action) -> ActionStream:
+        self._guard.check()
+        try:
+            return GuardedStream(self._inner.stream(action), self._guard)
+        except (InfraFailed, SandboxGone):
+            self._guard.start_destruction()
+            raise
+
+    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+        async with self._guard:
+            return GuardedSession(await self._inner.session(cwd=cwd, env=env), self._guard)
+
+    async def terminal(
+        self,
+        command: Command,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Terminal:
+        async with self._guard:
+            inner = await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+            return GuardedTerminal(inner, self._guard)
+
+    async def destroy(self) -> None:
+        await self._guard.destroy()

@@ -1,0 +1,122 @@
+"""The decorator that every substrate is used through: it keeps one promise each about time, errors and order.
+
+* Lifecycle calls are serialised: one destruction per sandbox however many ask for it, and no creation while the
+  substrate opens or closes. (Creations run beside each other: a pool would be pointless otherwise.)
+* Any infrastructure failure, from any call, destroys the sandbox; from then on every call answers SandboxGone.
+* Destruction ends in bounded time, and goes on if its caller is cancelled.
+* A creation that is cancelled leaves nothing, also when the substrate below finishes it all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from dutyfree.contract import Sandbox, SpanListener, Substrate
+from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
+from dutyfree.model import Capability, Isolation, SandboxSpec
+from dutyfree.substrates.guarded.sandbox import GuardedSandbox
+
+CREATE_TIMEOUT_S = 600.0
+DESTROY_TIMEOUT_S = 10.0
+
+
+class GuardedSubstrate(Substrate):
+    """`inner`, guarded. Names, isolation and capabilities are those of `inner`."""
+
+    def __init__(
+        self,
+        inner: Substrate,
+        *,
+        create_timeout_s: float = CREATE_TIMEOUT_S,
+        destroy_timeout_s: float = DESTROY_TIMEOUT_S,
+    ) -> None:
+        self._inner = inner
+        self._create_timeout_s = create_timeout_s
+        self._destroy_timeout_s = destroy_timeout_s
+        self._lifecycle = asyncio.Lock()
+        self._is_open = False
+        self._creations: set[asyncio.Task[Sandbox]] = set()
+        self._living: set[GuardedSandbox] = set()
+        self._aftermath: set[asyncio.Task[None]] = set()
+
+    @property
+    def inner(self) -> Substrate:
+        """What is guarded."""
+        return self._inner
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # the contract's attribute, read only here
+        """The name of what is guarded."""
+        return self._inner.name
+
+    @property
+    def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
+        """The isolation of what is guarded."""
+        return self._inner.isolation
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._inner.capabilities
+
+    async def open(self) -> None:
+        async with self._lifecycle:
+            await self._inner.open()
+            self._is_open = True
+
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
+        async with self._lifecycle:
+            if not self._is_open:
+                raise InvalidRequest(f"substrate {self.name!r} is not open")
+            creation = asyncio.get_running_loop().create_task(self._inner.create(spec, on_span))
+            self._creations.add(creation)
+        try:
+            done, _ = await asyncio.wait({creation}, timeout=self._create_timeout_s)
+        except asyncio.CancelledError:
+            await asyncio.wait({self._abandon(creation)})
+            raise
+        if creation not in self._creations or creation.cancelled():
+            raise SubstrateFailed(f"substrate {self.name!r} was closed during a creation")
+        if not done:
+            await asyncio.wait({self._abandon(creation)})
+            raise DeadlineExceeded(f"substrate {self.name!r} created nothing within {self._create_timeout_s:g} s")
+        self._creations.discard(creation)
+        sandbox = GuardedSandbox(creation.result(), self._destroy_timeout_s, self._living.discard)
+        self._living.add(sandbox)
+        return sandbox
+
+    async def close(self) -> None:
+        async with self._lifecycle:
+            self._is_open = False
+            for creation in tuple(self._creations):
+                self._abandon(creation)
+            for sandbox in tuple(self._living):
+                self._spawn(sandbox.destroy())
+            outcomes = await asyncio.gather(*self._aftermath, return_exceptions=True)
+            try:
+                await asyncio.wait_for(self._inner.close(), self._destroy_timeout_s)
+            except TimeoutError:
+                raise SubstrateFailed(
+                    f"substrate {self.name!r} did not close within {self._destroy_timeout_s:g} s"
+                ) from None
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _abandon(self, creation: asyncio.Task[Sandbox]) -> asyncio.Task[None]:
+        """Cancel a creation, and destroy what comes of it none the less; the task ends when nothing is left."""
+        self._creations.discard(creation)
+        creation.cancel()
+        return self._spawn(self._bury(creation))
+
+    async def _bury(self, creation: asyncio.Task[Sandbox]) -> None:
+        await asyncio.wait({creation}, timeout=self._destroy_timeout_s)
+        if creation.done() and not creation.cancelled() and creation.exception() is None:
+            await GuardedSandbox(creation.result(), self._destroy_timeout_s, self._living.discard).destroy()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._aftermath.add(task)
+        task.add_done_callback(self._aftermath.discard)
+        return task

@@ -1,0 +1,291 @@
+"""`process`: no isolation at all, the baseline. Each sandbox is a guest among the host's own processes.
+
+A sandbox's working directory, home and temporary directory are one fresh directory, inside a directory of the
+substrate's own in which the file `owner` stays locked for as long as its process lives: a directory whose lock can be
+had was left behind by a process that was killed, and the next `open` removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from dutyfree import native
+from dutyfree.contract import SpanListener, Substrate
+from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
+from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.wire.channel import Channel
+
+_PREFIX: Final = "dutyfree-process-"
+_LOCK: Final = "owner"
+_SETTLING_S: Final = 60.0
+"""How old a directory without a lock must be before it means death and not birth."""
+_EXIT_TIMEOUT_S: Final = 5.0
+_STRAY_ROUNDS: Final = 20
+_FULL: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
+_REASON: Final = "an ordinary process of the host has no walls and no bounds of its own"
+
+
+class ProcessSubstrate(Substrate):
+    """Sandboxes that share everything with the host but a directory."""
+
+    name = "process"
+    isolation = Isolation.NONE
+
+    def __init__(self) -> None:
+        self._guest: Path | None = None
+        self._directory: Path | None = None
+        self._lock_fd = -1
+        self._sandboxes: dict[str, ProcessSandbox] = {}
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset(
+            {
+                Capability.SESSIONS,
+                Capability.TERMINALS,
+                Capability.FILES,
+                Capability.KILL_TREE,
+                Capability.HOST_PROCESSES,
+            }
+        )
+
+    async def open(self) -> None:
+        if self._directory is not None:
+            return
+        self._guest = native.guest_path()
+        await asyncio.to_thread(_sweep)
+        self._directory, self._lock_fd = _claim()
+
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> ProcessSandbox:
+        if self._directory is None or self._guest is None:
+            raise InvalidRequest("the substrate is not open")
+        start_ns = time.monotonic_ns()
+        sandbox_id = f"process-{secrets.token_hex(6)}"
+        body = _Body(self._guest, self._directory / sandbox_id)
+        spawned_ns = time.monotonic_ns()
+        try:
+            await body.channel.handshake()
+            if self._directory is None:
+                raise SubstrateFailed("the substrate was closed during a creation")
+        except BaseException as error:
+            body.channel.close()
+            await asyncio.shield(asyncio.ensure_future(body.give_back()))
+            if isinstance(error, LinkFailed):
+                raise SubstrateFailed(f"the guest did not come up: {error.message}") from error
+            raise
+        if on_span is not None:
+            on_span(Span(Phase.CREATE, start_ns, spawned_ns, sandbox_id, "spawn"))
+            on_span(Span(Phase.READY, spawned_ns, time.monotonic_ns(), sandbox_id, "handshake"))
+
+        async def destroy() -> None:
+            await body.give_back()
+            self._sandboxes.pop(sandbox_id, None)
+
+        sandbox = ProcessSandbox(
+            sandbox_id,
+            body.channel,
+            destroy=destroy,
+            env={**_environment(body.directory), **spec.env},
+            cwd=str(body.directory),
+            unenforced=_unenforced(spec),
+            on_span=on_span,
+        )
+        sandbox.pid = body.pid
+        self._sandboxes[sandbox_id] = sandbox
+        return sandbox
+
+    async def close(self) -> None:
+        directory, self._directory = self._directory, None
+        sandboxes = list(self._sandboxes.values())
+        outcomes = await asyncio.gather(*(sandbox.destroy() for sandbox in sandboxes), return_exceptions=True)
+        if directory is not None:
+            try:
+                await asyncio.to_thread(_remove_tree, directory)
+            finally:
+                os.close(self._lock_fd)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+class ProcessSandbox(GuestSandbox):
+    """A guest among the host's own processes."""
+
+    pid: int = 0
+    """The guest's process."""
+
+
+class _Body:
+    """What a sandbox holds: a guest process, the channel to it, and a directory."""
+
+    def __init__(self, guest: Path, directory: Path) -> None:
+        """Raises CapacityError or SubstrateFailed, and then holds nothing."""
+        self.directory = directory
+        with contextlib.ExitStack() as undo:
+            try:
+                directory.mkdir(mode=0o700)
+                undo.callback(directory.rmdir)
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                with theirs:
+                    self._process = _start(guest, theirs.fileno())
+                undo.callback(self._process.wait)
+                undo.callback(self._process.kill)
+                self.pid = self._process.pid
+                self._pidfd = os.pidfd_open(self.pid)
+            except OSError as error:
+                kind = CapacityError if error.errno in _FULL else SubstrateFailed
+                raise kind(f"no guest could be started: {error}") from error
+            undo.pop_all()
+        self.channel = Channel.over_socket(ours)
+
+    async def give_back(self) -> None:
+        """Wait for the guest, which was told to go, and remove the directory. Raises SubstrateFailed."""
+        if not await self._exited():
+            self._process.kill()
+            if not await self._exited():
+                raise SubstrateFailed(f"the guest's process {self.pid} cannot be killed")
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._process.returncode != 0:
+            await asyncio.to_thread(_kill_strays, self.directory)
+        try:
+            self.directory.rmdir()
+        except OSError:
+            await asyncio.to_thread(_remove_tree, self.directory)
+
+    async def _exited(self) -> bool:
+        if self._process.poll() is not None:
+            return True
+        loop = asyncio.get_running_loop()
+        exited = asyncio.Event()
+        loop.add_reader(self._pidfd, exited.set)
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                await exited.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._pidfd)
+        return self._process.poll() is not None
+
+
+def _start(guest: Path, fd: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [guest, "--fd", str(fd)],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},
+        start_new_session=True,
+    )
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    place = str(directory)
+    inherited = os.environ.get("PATH", DEFAULT_ENVIRONMENT["PATH"])
+    return {**DEFAULT_ENVIRONMENT, "PATH": inherited, "HOME": place, "TMPDIR": place, "USER": user}
+
+
+def _unenforced(spec: SandboxSpec) -> tuple[Unenforced, ...]:
+    resources = spec.resources
+    asked = {
+        Capability.LIMIT_MEMORY: resources.memory_bytes is not None,
+        Capability.LIMIT_CPU: resources.cpus is not None,
+        Capability.LIMIT_PIDS: resources.pids is not None,
+        Capability.LIMIT_DISK: resources.disk_bytes is not None,
+        Capability.DENY_NETWORK: spec.network is Network.NONE,
+    }
+    return tuple(Unenforced(what, _REASON) for what, wanted in asked.items() if wanted)
+
+
+def _claim() -> tuple[Path, int]:
+    try:
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX)
+    except OSError as error:
+        hint = "let TMPDIR name a directory that you may write to"
+        raise SubstrateUnavailable(f"no place for the sandboxes: {error}", hint=hint) from error
+    return directory, lock_fd
+
+
+def _sweep() -> None:
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if directory.lstat().st_uid == os.getuid() and _is_abandoned(directory):
+                _kill_strays(directory)
+                _remove_tree(directory)
+
+
+def _is_abandoned(directory: Path) -> bool:
+    try:
+        with (directory / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return time.time() - directory.stat().st_mtime > _SETTLING_S
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _kill_strays(directory: Path) -> None:
+    """Kill what a guest that died before its time left behind: all that has the directory in its environment."""
+    mark = os.fsencode(directory)
+    for _ in range(_STRAY_ROUNDS):
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        strays = [pid for pid in pids if _is_marked(pid, mark)]
+        if not strays:
+            return
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        return pid != os.getpid() and mark in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove it also where directories in it were made unreadable. Raises SubstrateFailed."""
+    try:
+        with contextlib.suppress(PermissionError, FileNotFoundError):
+            shutil.rmtree(directory)
+            return
+        directory.chmod(0o700)
+        for parent, names, _files in os.walk(directory):
+            for name in names:
+                path = Path(parent, name)
+                if not path.is_symlink():
+                    path.chmod(0o700)
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SubstrateFailed(f"cannot remove {str(directory)!r}: {error}") from error

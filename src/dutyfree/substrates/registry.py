@@ -1,0 +1,69 @@
+"""Substrates by name: those that come with Dutyfree, and those that other packages add.
+
+A package adds one with an entry point in the group `dutyfree.substrates`, whose name is the substrate's and whose value
+is a callable that takes the substrate's options as keywords and returns a `Substrate` that is not open yet. A name that
+comes with Dutyfree cannot be taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from dutyfree.contract import Substrate
+from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateUnavailable
+
+GROUP = "dutyfree.substrates"
+
+_BUILT_IN = {
+    "process": "dutyfree.substrates.process:ProcessSubstrate",
+    "cell": "dutyfree.substrates.cell:CellSubstrate",
+    "fake": "dutyfree.substrates.fake:FakeSubstrate",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `load` knows, sorted. Nothing is imported for it, so that a name may still prove unavailable."""
+    return tuple(sorted(_table()))
+
+
+def load(name: str, **options: Any) -> Substrate:
+    """A new substrate, not open yet.
+
+    Raises InvalidRequest for a name that nobody registered or options that the substrate does not take, and
+    SubstrateUnavailable, naming the culprit, for one that cannot be imported or is no substrate.
+    """
+    table = _table()
+    if name not in table:
+        raise InvalidRequest(f"there is no substrate {name!r}", hint=f"there are: {', '.join(sorted(table))}")
+    entry = table[name]
+    try:
+        factory = entry.load()
+    except Exception as error:
+        raise _broken(entry, f"it cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        substrate = factory(**options)
+    except DutyfreeError:
+        raise
+    except TypeError as error:
+        if options:
+            raise InvalidRequest(f"substrate {name!r} does not take these options: {error}") from error
+        raise _broken(entry, f"it cannot be made: {error}") from error
+    except Exception as error:
+        raise _broken(entry, f"it cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(substrate, Substrate):
+        raise _broken(entry, f"it gave a {type(substrate).__name__}, which is not a Substrate")
+    return substrate
+
+
+def _table() -> Mapping[str, EntryPoint]:
+    added = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return added | {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
+
+
+def _broken(entry: EntryPoint, why: str) -> SubstrateUnavailable:
+    package = entry.dist.name if entry.dist is not None else None
+    origin = f"{entry.value}, from the package {package}" if package else entry.value
+    hint = f"reinstall or remove the package {package}" if package else None
+    return SubstrateUnavailable(f"substrate {entry.name!r} ({origin}) is broken: {why}", hint=hint)

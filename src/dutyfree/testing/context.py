@@ -1,0 +1,147 @@
+"""What a check works with: the substrate under judgement, and sandboxes that are cleaned up after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dutyfree.contract import Sandbox, SpanListener, Substrate
+from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Action, Capability, Command, Observation, SandboxSpec
+from dutyfree.testing.expect import Broken
+
+T = TypeVar("T")
+
+ACTION_TIMEOUT_S = 20.0
+Killer = Callable[[Sandbox], bool]
+"""Kills a sandbox from outside, as a crash would; False where it does not know how."""
+
+
+class Context:
+    """One check's surroundings. Everything that it hands out is gone after the check."""
+
+    def __init__(
+        self,
+        substrate: Substrate,
+        *,
+        another: Callable[[], Substrate] | None = None,
+        killer: Killer | None = None,
+    ) -> None:
+        self.substrate = substrate
+        self._another = another
+        self._killer = killer or kill_by_pid
+        self._sandboxes: list[Sandbox] = []
+        self._substrates: list[Substrate] = []
+        self._scratches: list[tuple[Sandbox, str]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the substrate claims."""
+        return self.substrate.capabilities
+
+    async def sandbox(self, spec: SandboxSpec | None = None, on_span: SpanListener | None = None) -> Sandbox:
+        """A fresh sandbox."""
+        sandbox = await self.substrate.create(spec or SandboxSpec(), on_span)
+        self._sandboxes.append(sandbox)
+        return sandbox
+
+    async def another_substrate(self) -> Substrate | None:
+        """A second substrate of the same kind, open, that the check may close; None if there is no way to make one."""
+        if self._another is None:
+            return None
+        substrate = self._another()
+        self._substrates.append(substrate)
+        await substrate.open()
+        return substrate
+
+    async def scratch(self, sandbox: Sandbox) -> str:
+        """A new empty directory inside the sandbox; where files are shared with the host, it is removed afterwards."""
+        path = f"/tmp/conformance-{secrets.token_hex(8)}"
+        made = await run(sandbox, ["mkdir", path])
+        if not made.ok:
+            raise Broken(f"mkdir {path} failed: {made.stderr!r}")
+        self._scratches.append((sandbox, path))
+        return path
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start something beside the check; what has not ended with the check is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
+
+    def folder(self) -> Path:
+        """A new empty directory of the host."""
+        folder = tempfile.TemporaryDirectory(prefix="conformance-", dir="/tmp")
+        self._folders.append(folder)
+        return Path(folder.name)
+
+    def kill(self, sandbox: Sandbox) -> bool:
+        """Kill the sandbox from outside, as a crash would; False if there is no way."""
+        return self._killer(sandbox)
+
+    async def clean_up(self) -> None:
+        """Give everything back. Raises what destruction raises."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if Capability.PRIVATE_FILES not in self.substrate.capabilities:
+            await self._remove_scratches()
+        for sandbox in self._sandboxes:
+            await sandbox.destroy()
+        for substrate in self._substrates:
+            await substrate.close()
+        for folder in self._folders:
+            folder.cleanup()
+
+    async def _remove_scratches(self) -> None:
+        for sandbox, path in self._scratches:
+            if not sandbox.alive:
+                sandbox = await self.sandbox()
+            await run(sandbox, ["rm", "-rf", path])
+
+
+async def run(
+    sandbox: Sandbox,
+    command: Command,
+    *,
+    cwd: str | None = None,
+    env: dict[str, str] | None = None,
+    stdin: bytes | None = None,
+    timeout_s: float = ACTION_TIMEOUT_S,
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+) -> Observation:
+    """One action, in fewer words."""
+    action = Action(command, cwd, env or {}, stdin, timeout_s, output_limit_bytes)
+    return await sandbox.run(action)
+
+
+@asynccontextmanager
+async def host_variable(name: str, value: str) -> AsyncIterator[None]:
+    """Set a variable in the host's environment for a while."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def kill_by_pid(sandbox: Sandbox) -> bool:
+    """Kill the sandbox's first process, where it has a `pid` on this machine."""
+    pid = getattr(sandbox, "pid", None)
+    if not isinstance(pid, int) or pid <= 1:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError as error:
+        raise Broken(f"the sandbox says that its first process is {pid}, and there is none") from error
+    except PermissionError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""`python -m dutyfree.testing.isolation SUBSTRATE`: try every probe, report on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+
+from dutyfree.errors import DutyfreeError, InfraFailed
+from dutyfree.substrates import load, names
+from dutyfree.testing.isolation import PROBES, Outcome, Result, run_probes
+
+
+def main() -> int:
+    """0 when every promise that was tried is kept, 1 when one is broken, 2 wrong usage, 3 infrastructure failure."""
+    parser = argparse.ArgumentParser(prog="python -m dutyfree.testing.isolation", description=__doc__)
+    parser.add_argument("substrate", help=f"one of: {', '.join(names())}")
+    parser.add_argument("--json", action="store_true", help="the report for machines")
+    parser.add_argument("--only", metavar="PREFIX", default="", help="only the probes whose id starts with this")
+    parser.add_argument(
+        "--beyond-claim",
+        action="store_true",
+        help="also try what the substrate does not claim, except where that would harm this machine",
+    )
+    options = parser.parse_args()
+    probes = [probe for probe in PROBES if probe.id.startswith(options.only)]
+    if not probes:
+        parser.error(f"no probe's id starts with {options.only!r}")
+    try:
+        substrate = load(options.substrate)
+        running = run_probes(substrate, probes=probes, beyond_claim=options.beyond_claim, on_result=_show_progress)
+        report = asyncio.run(running)
+    except DutyfreeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3 if isinstance(error, InfraFailed) else 2
+    print(json.dumps(report.as_json(), indent=2) if options.json else "\n".join(report.lines()))
+    return 0 if report.ok else 1
+
+
+def _show_progress(result: Result) -> None:
+    detail = f": {result.detail}" if result.outcome is Outcome.FAILED else ""
+    print(f"{result.outcome}: {result.probe}{detail}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Things that a probe puts on the host, to see whether a sandbox can reach them, and takes away again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+
+def private_places() -> list[Path]:
+    """The host's directories that no sandbox may look into and in which this user can write."""
+    homes = {Path(entry.pw_dir) for entry in pwd.getpwall() if entry.pw_uid >= 1000 or entry.pw_uid == 0}
+    homes.add(Path.home())
+    usual = {Path(name) for name in ("/tmp", "/var/tmp", "/run", "/dev/shm", tempfile.gettempdir())}
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places = homes | usual | ({Path(runtime)} if runtime else set())
+    places |= {home / ".ssh" for home in homes}
+    # Asked first, access() gives no error for what lies in somebody else's home.
+    return sorted(
+        place for place in places if os.access(place, os.W_OK | os.X_OK) and place.is_dir() and place != Path("/")
+    )
+
+
+@contextmanager
+def canary_files(token: str) -> Iterator[list[Path]]:
+    """A world-readable file in each private place, with the token as its content."""
+    with ExitStack() as stack:
+        made = []
+        for place in private_places():
+            path = place / f"{token}.canary"
+            path.write_text(token)
+            stack.callback(path.unlink, missing_ok=True)
+            path.chmod(0o644)
+            made.append(path)
+        yield made
+
+
+@contextmanager
+def unix_listeners(token: str) -> Iterator[list[str]]:
+    """A listening socket, open to everyone, in each private place and where services keep theirs."""
+    services = [Path(name) for name in ("/opt", "/srv", "/var/lib") if os.access(name, os.W_OK | os.X_OK)]
+    with ExitStack() as stack:
+        made = []
+        for place in [*private_places(), *services]:
+            path = place / f"{token}.sock"
+            if len(os.fsencode(path)) > 100:
+                continue
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(path))
+            stack.callback(path.unlink, missing_ok=True)
+            path.chmod(0o777)
+            listener.listen(8)
+            made.append(str(path))
+        yield made
+
+
+@contextmanager
+def abstract_listener(token: str) -> Iterator[str]:
+    """A listening abstract socket, written with `@` in front."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{token}")
+        listener.listen(8)
+        yield f"@{token}"
+
+
+@contextmanager
+def tcp_listener(address: str) -> Iterator[int]:
+    """A listening TCP socket on `address`; its port."""
+    with socket.socket(socket.AF_INET) as listener:
+        listener.bind((address, 0))
+        listener.listen(8)
+        yield listener.getsockname()[1]
+
+
+@asynccontextmanager
+async def host_process(token: str) -> AsyncIterator[int]:
+    """A process of the host with the token on its command line; its pid."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-S", "-c", "import time; time.sleep(300)", token, stdin=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        await process.wait()

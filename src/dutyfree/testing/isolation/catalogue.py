@@ -1,0 +1,19 @@
+"""All probes, topic by topic."""
+
+from __future__ import annotations
+
+from dutyfree.testing.isolation.exhaustion import EXHAUSTION
+from dutyfree.testing.isolation.files import FILES
+from dutyfree.testing.isolation.guest import GUEST
+from dutyfree.testing.isolation.kernel import KERNEL
+from dutyfree.testing.isolation.network import NETWORK
+from dutyfree.testing.isolation.ordinary import ORDINARY
+from dutyfree.testing.isolation.privileges import PRIVILEGES
+from dutyfree.testing.isolation.probe import Probe
+from dutyfree.testing.isolation.processes import PROCESSES
+
+PROBES: tuple[Probe, ...] = tuple(
+    probe
+    for topic in (ORDINARY, FILES, PROCESSES, KERNEL, PRIVILEGES, NETWORK, GUEST, EXHAUSTION)
+    for probe in topic.probes
+)

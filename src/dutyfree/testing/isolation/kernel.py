@@ -1,0 +1,108 @@
+"""The kernel that sandbox and host share: calls, files and sockets that reach it are refused."""
+
+from __future__ import annotations
+
+import socket
+
+from dutyfree.model import Isolation
+from dutyfree.testing.isolation.probe import Topic
+
+KERNEL = Topic("kernel")
+
+_CALLS = (
+    ("mount", "no file system can be mounted", "mount", "{home}"),
+    ("bind-mount", "no directory can be mounted elsewhere", "bind-mount", "{home}"),
+    ("umount", "nothing can be unmounted", "umount", "{home}"),
+    ("pivot-root", "the root cannot be changed", "pivot-root", "{home}"),
+    ("fsopen", "no file system can be mounted by the newer calls", "fsopen"),
+    ("open-tree", "no mount can be copied", "open-tree"),
+    (
+        "block-device",
+        "a block device that the sandbox makes cannot be opened",
+        "use-new-node",
+        "{home}/n",
+        "b",
+        "7",
+        "0",
+    ),
+    (
+        "character-device",
+        "a device that the sandbox makes cannot be opened",
+        "use-new-node",
+        "{home}/n",
+        "c",
+        "1",
+        "11",
+    ),
+    ("devices", "only harmless device nodes are there", "devices"),
+    ("proc-sys", "no kernel setting can be written", "writable-below", "/proc/sys"),
+    ("sys", "nothing in /sys can be written", "writable-below", "/sys"),
+    ("cgroup", "no control group can be written, its release agent included", "cgroup-control"),
+    (
+        "core-pattern",
+        "the host's handler of core dumps cannot be set",
+        "open-file",
+        "w",
+        "/proc/sys/kernel/core_pattern",
+    ),
+    ("modprobe", "the host's module loader cannot be set", "open-file", "w", "/proc/sys/kernel/modprobe"),
+    ("sysrq", "the kernel takes no emergency commands", "open-file", "w", "/proc/sysrq-trigger"),
+    ("kcore", "the kernel's memory cannot be read", "open-file", "r", "/proc/kcore"),
+    ("kmsg", "the kernel's log cannot be read as a file", "open-file", "r", "/proc/kmsg"),
+    ("kallsyms", "the kernel's addresses are not shown", "kernel-addresses"),
+    ("kernel-log", "the kernel's log cannot be read by a call", "read-kernel-log"),
+    ("add-key", "no key can be put into the kernel", "add-key"),
+    ("keyctl", "the kernel's keyrings cannot be used", "keyctl"),
+    ("request-key", "no key can be asked of the kernel", "request-key"),
+    ("init-module", "no module can be loaded from memory", "init-module"),
+    ("finit-module", "no module can be loaded from a file", "finit-module"),
+    ("delete-module", "no module can be unloaded", "delete-module"),
+    ("kexec-load", "no other kernel can be loaded", "kexec-load"),
+    ("kexec-file-load", "no other kernel can be loaded from a file", "kexec-file-load"),
+    ("reboot", "the machine cannot be restarted", "reboot"),
+    ("bpf", "no BPF object can be made", "bpf"),
+    ("perf", "performance counters cannot be opened", "perf-event-open"),
+    ("userfaultfd", "page faults cannot be held up", "userfaultfd"),
+    ("io-uring", "no io_uring can be made", "io-uring-setup"),
+    ("file-handles", "no file can be opened by its handle", "open-by-handle-at"),
+    ("setns", "no namespace can be entered", "setns"),
+    ("tiocsti", "nothing can be typed into a terminal from behind", "tiocsti"),
+    ("tioclinux", "the console cannot be driven", "tioclinux"),
+    ("adjust-clock", "the clock cannot be adjusted", "adjust-clock"),
+    ("set-clock", "the clock cannot be set", "set-clock"),
+    ("accounting", "process accounting cannot be changed", "acct"),
+    ("swap", "swap space cannot be added", "swapon"),
+    ("ports", "hardware ports cannot be reached", "port-access"),
+    ("i386-calls", "the 32-bit door for system calls is shut", "call-i386"),
+    ("x32-calls", "the x32 door for system calls is shut", "call-x32"),
+)
+
+for _name, _promise, *_question in _CALLS:
+    KERNEL.denies(_name, _promise, Isolation.CONTAINER, *_question)
+
+for _kind in ("user", "mount", "pid", "net", "uts", "ipc", "cgroup"):
+    _promise = f"no {_kind} namespace can be made"
+    KERNEL.denies(f"unshare-{_kind}", f"{_promise} by unshare", Isolation.CONTAINER, "unshare", _kind)
+for _kind in ("user", "mount"):
+    _promise = f"no {_kind} namespace can be made"
+    KERNEL.denies(f"clone-{_kind}", f"{_promise} by clone", Isolation.CONTAINER, "clone", _kind)
+    KERNEL.denies(f"clone3-{_kind}", f"{_promise} by clone3", Isolation.CONTAINER, "clone3", _kind)
+
+_SOCKETS = (
+    ("raw", "raw IP", socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    ("raw6", "raw IPv6", socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
+    ("packet", "packet", socket.AF_PACKET, socket.SOCK_RAW, 0),
+    ("vsock", "VM", socket.AF_VSOCK, socket.SOCK_STREAM, 0),
+    ("alg", "kernel crypto", socket.AF_ALG, socket.SOCK_SEQPACKET, 0),
+)
+
+for _name, _words, _family, _type, _protocol in _SOCKETS:
+    KERNEL.denies(
+        f"{_name}-socket",
+        f"no {_words} socket can be opened",
+        Isolation.CONTAINER,
+        "socket",
+        str(int(_family)),
+        str(int(_type)),
+        str(_protocol),
+    )

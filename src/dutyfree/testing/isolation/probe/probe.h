@@ -1,0 +1,59 @@
+/* The probe program: `probe NAME ARGUMENT...` tries one thing and prints one line,
+ *
+ *   allowed [DETAIL]   it could be done (exit code 0)
+ *   denied ERRNO       the kernel refused, decimal errno (1)
+ *   value TEXT         an answer that the host judges (0)
+ *   broken TEXT        the question could not be asked (2)
+ *
+ * Arguments are chosen so that even an allowed call does no harm, wherever the kernel checks permission first. */
+#ifndef DUTYFREE_PROBE_H
+#define DUTYFREE_PROBE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+struct probe {
+    const char *name;
+    int arguments;
+    void (*try)(char **arguments);
+};
+
+extern const struct probe kernel_probes[];
+extern const struct probe mount_probes[];
+extern const struct probe file_probes[];
+extern const struct probe process_probes[];
+extern const struct probe privilege_probes[];
+extern const struct probe network_probes[];
+extern const struct probe exhaustion_probes[];
+extern const struct probe ordinary_probes[];
+
+_Noreturn void allowed(const char *detail);
+_Noreturn void denied(int error);
+_Noreturn void value(const char *text);
+_Noreturn void broken(const char *text);
+
+/* A result below zero is a denial, with errno. */
+_Noreturn void judge(long result);
+
+/* For calls whose arguments are wrong on purpose: any error but a refusal means that permission was given. */
+_Noreturn void judge_permission(long result);
+
+/* Runs `body` in a child; its exit code, or 255 when a signal ended it. */
+int in_child(int (*body)(void *), void *argument);
+
+pid_t number(const char *text);
+void join(char *into, size_t size, const char *directory, const char *name);
+
+#endif

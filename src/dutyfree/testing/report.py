@@ -1,0 +1,81 @@
+"""What a run of the suite found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    KNOWN_GAP = "known gap"
+    """It failed, as the reason that is on record says it must."""
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One check's outcome; `reason` is empty only for a pass."""
+
+    id: str
+    promise: str
+    outcome: Outcome
+    reason: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Every check of the suite, each with its outcome."""
+
+    substrate: str
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something passed and nothing failed."""
+        counts = Counter(result.outcome for result in self.results)
+        return counts[Outcome.FAILED] == 0 and counts[Outcome.PASSED] > 0
+
+    def having(self, outcome: Outcome) -> tuple[Result, ...]:
+        """The results with this outcome."""
+        return tuple(result for result in self.results if result.outcome is outcome)
+
+    def table(self) -> str:
+        """For people: a line per check, then by name what failed, is a known gap, and was not run."""
+        width = max((len(result.id) for result in self.results), default=0)
+        lines = [
+            f"{result.outcome.value:<9}  {result.id:<{width}}  {result.duration_s:6.2f} s  {result.promise}"
+            for result in self.results
+            if result.outcome is not Outcome.NOT_RUN
+        ]
+        for outcome in (Outcome.NOT_RUN, Outcome.KNOWN_GAP, Outcome.FAILED):
+            found = self.having(outcome)
+            if found:
+                lines += ["", f"{outcome.value} ({len(found)}):"]
+                lines += [f"  {result.id:<{width}}  {result.reason}" for result in found]
+        counts = ", ".join(f"{len(self.having(outcome))} {outcome.value}" for outcome in Outcome)
+        return "\n".join([*lines, "", f"{self.substrate}: {counts}"])
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "substrate": self.substrate,
+            "ok": self.ok,
+            "counts": {outcome.value: len(self.having(outcome)) for outcome in Outcome},
+            "checks": [
+                {
+                    "id": result.id,
+                    "promise": result.promise,
+                    "outcome": result.outcome.value,
+                    "reason": result.reason,
+                    "duration_s": round(result.duration_s, 4),
+                }
+                for result in self.results
+            ],
+        }

@@ -1,0 +1,23 @@
+"""What was not run is named at the end of the test run: it must never look like a pass."""
+
+import pytest
+
+NOT_RUN = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOT_RUN] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    not_run = config.stash.get(NOT_RUN, [])
+    if not_run:
+        terminalreporter.section(f"conformance checks not run ({len(not_run)})")
+        for line in not_run:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def not_run(request: pytest.FixtureRequest) -> list[str]:
+    """Where a test leaves the name and the reason of a check that it did not run."""
+    return request.config.stash[NOT_RUN]

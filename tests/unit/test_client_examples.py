@@ -1,0 +1,49 @@
+"""What the examples and the documentation show, run as it stands there, in cells."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dutyfree
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cells() -> None:
+    try:
+        with dutyfree.sync.local("cell"):
+            pass
+    except dutyfree.SubstrateUnavailable as error:
+        pytest.skip(f"examples in cells: {error}")
+
+
+def whole_programs() -> list[tuple[str, str]]:
+    """The example files, and every Python block of the documentation that is a program by itself."""
+    programs = [(path.name, path.read_text(encoding="utf-8")) for path in sorted((ROOT / "examples").glob("*.py"))]
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        programs += [(f"{page.name}-{number}", text) for number, text in enumerate(blocks) if "asyncio.run(" in text]
+    return programs
+
+
+PROGRAMS = whole_programs()
+
+
+@pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
+def test_the_program_runs(name: str, text: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_the_documentation_has_programs() -> None:
+    assert {"README.md-0", "first-rollout.md-0", "without_await.py"} <= {name for name, _ in PROGRAMS}

@@ -1,0 +1,153 @@
+"""The client without await: same names, same shape, on its own thread."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import dutyfree
+from dutyfree import client, contract, sync
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def box() -> Iterator[sync.Box]:
+    with sync.local(substrate="process") as host, host.lease() as box:
+        yield box
+
+
+def test_the_generated_file_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "generate_sync.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (sync.LocalHost, client.LocalHost),
+        (sync.Box, client.Box),
+        (sync.Stream, client.Stream),
+        (sync.Session, contract.Session),
+        (sync.Terminal, contract.Terminal),
+        (sync.Files, contract.Files),
+    ],
+)
+def test_every_public_name_has_its_twin(ours: type, theirs: type) -> None:
+    public = {name for name in vars(theirs) if not name.startswith("_")}
+    assert public == {name for name in vars(ours) if not name.startswith("_")}
+    for name in public:
+        member = inspect.getattr_static(theirs, name)
+        if callable(member):
+            parameters = inspect.signature(member).parameters
+            assert list(inspect.signature(getattr(ours, name)).parameters) == list(parameters), name
+
+
+def test_run_stream_session_terminal_and_files(box: sync.Box, tmp_path: Path) -> None:
+    assert box.run("echo hello", timeout_s=10).text == "hello\n"
+    stream = box.stream("echo one; echo two >&2")
+    assert {chunk.stream: chunk.data for chunk in stream} == {"stdout": b"one\n", "stderr": b"two\n"}
+    assert stream.wait().ok
+    with box.session() as shell:
+        shell.run("cd /usr")
+        assert shell.run("pwd").text == "/usr\n"
+    with box.terminal("stty size", rows=20, cols=70) as terminal:
+        assert terminal.read() == b"20 70\r\n"
+        assert terminal.wait().ok
+    box.files.write(str(tmp_path / "a"), b"content")
+    assert box.files.read(str(tmp_path / "a")) == b"content"
+
+
+def test_a_stream_takes_input_in_a_with_block(box: sync.Box) -> None:
+    with box.stream("cat") as stream:
+        stream.write(b"hello")
+        stream.end_input()
+        assert b"".join(chunk.data for chunk in stream) == b"hello"
+        assert stream.wait().ok
+
+
+def test_leaving_the_loop_ends_the_command(box: sync.Box, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    for _ in box.stream(f"echo started; sleep 1; touch {marker}"):
+        break
+    time.sleep(1.3)
+    assert not marker.exists()
+
+
+def test_errors_cross_over_as_they_are(box: sync.Box) -> None:
+    with pytest.raises(dutyfree.FileFailed):
+        box.files.read("/no/such/file")
+    with pytest.raises(dutyfree.InvalidRequest):
+        box.run("true", timeout_s=-1)
+
+
+def test_many_threads_can_share_a_box(box: sync.Box) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        seen = list(threads.map(lambda number: box.run(f"echo {number}").text, range(40)))
+    assert seen == [f"{number}\n" for number in range(40)]
+
+
+def test_nothing_is_left_of_a_closed_host() -> None:
+    before = set(threading.enumerate())
+    with sync.local(substrate="process") as host:
+        with host.lease() as box:
+            assert "dutyfree" in {thread.name for thread in set(threading.enumerate()) - before}
+        assert not box.alive
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(dutyfree.InvalidRequest, match="not open"):
+        box.run("true")
+
+
+def test_a_host_that_cannot_open_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(dutyfree.InvalidRequest), sync.local(substrate="nowhere"):
+        pass
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_instead_of_waiting_for_ever(box: sync.Box) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            box.run("true")
+        except dutyfree.InvalidRequest:
+            os._exit(17)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_ctrl_c_ends_the_call_inside_the_sandbox(tmp_path: Path) -> None:
+    marker, alive = tmp_path / "marker", tmp_path / "alive"
+    program = f"""
+import dutyfree
+with dutyfree.sync.local(substrate="process") as host, host.lease() as box:
+    try:
+        box.run("touch {alive}; sleep 2; touch {marker}")
+    except KeyboardInterrupt:
+        print(box.run("echo usable").text, flush=True)
+        raise
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 20
+    while not alive.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20)
+    assert out.strip() == b"usable"
+    assert b"KeyboardInterrupt" in err
+    assert child.returncode == -signal.SIGINT
+    time.sleep(2)
+    assert not marker.exists()
