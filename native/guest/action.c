@@ -20,7 +20,7 @@ enum {
     EXIT_TRUNCATED = 2,
     EXIT_SESSION_ENDED = 4,
     EXIT_DISK_FULL = 8,
-    LAST_BLOCKS = 16, /* of the free ones: too few to be of use */
+    LAST_SHARE = 256, /* less than 1/256 of a disk is too little to be of use */
 };
 
 static const uint64_t TIMEOUT_MAX_MS = 1000ULL * 3600 * 24 * 365;
@@ -157,7 +157,8 @@ void action_expired(struct timer *timer) {
 /* Asked only after a failure: a full disk is then the likely reason, and otherwise nobody's concern. */
 static bool disk_is_full(void) {
     struct statfs space;
-    return statfs("/", &space) == 0 && (space.f_bavail < LAST_BLOCKS || (space.f_files > 0 && space.f_ffree == 0));
+    return statfs("/", &space) == 0 &&
+           (space.f_bavail <= space.f_blocks / LAST_SHARE || (space.f_files > 0 && space.f_ffree == 0));
 }
 
 static void send_exit(const struct action *action) {

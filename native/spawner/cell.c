@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static uint32_t slots;
 
 struct birth { /* a spawn request, read but for the operations that the cell itself does */
     uint64_t flags;
-    int joins[MAX_CGROUPS], join_count, into, image;
+    int joins[MAX_CGROUPS], join_count, into, image, network;
     struct field user, caps, exec;
 };
 
@@ -50,12 +51,12 @@ static struct cell *free_slot(void) {
     return &cells[first];
 }
 
-static bool read_request(const uint8_t *fields, size_t length, struct birth *birth, struct cell *cell,
-                         struct step *step) {
+static bool read_request(const struct spawner *spawner, const uint8_t *fields, size_t length, struct birth *birth,
+                         struct cell *cell, struct step *step) {
     struct field_reader reader;
     struct field field;
     struct arguments a;
-    *birth = (struct birth){.into = -1, .image = -1};
+    *birth = (struct birth){.into = -1, .image = -1, .network = -1};
     for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
         if (field.tag >= OP_MKDIR && field.tag < OP_USER) continue; /* for the cell itself */
         switch (field.tag) {
@@ -86,6 +87,10 @@ static bool read_request(const uint8_t *fields, size_t length, struct birth *bir
             birth->image = image_open(a.text[0], a.text[1]);
             if (birth->image < 0) return step_failed(step, field.tag, errno, a.text[1]);
             break;
+        case OP_NETWORK:
+            birth->network = networks_take(&spawner->networks);
+            if (birth->network < 0) return step_failed(step, field.tag, errno, "namespace");
+            break;
         case OP_USER:
             if (!arguments_of(&field, 3, &a, step)) return false;
             cell->outside = number_of(a.text[0]);
@@ -106,6 +111,7 @@ static void close_request(const struct birth *birth) {
     for (int i = 0; i < birth->join_count; i++) close(birth->joins[i]);
     if (birth->into >= 0) close(birth->into);
     if (birth->image >= 0) close(birth->image);
+    if (birth->network >= 0) close(birth->network);
 }
 
 /* In the cell's first process. Returns only on failure. */
@@ -118,6 +124,10 @@ static void become_cell(const struct spawner *spawner, const struct birth *birth
             step_failed(step, OP_JOIN, errno, "tasks");
             return;
         }
+    if (birth->network >= 0 && setns(birth->network, CLONE_NEWNET) < 0) {
+        step_failed(step, OP_NETWORK, errno, "namespace");
+        return;
+    }
     if (birth->image >= 0 && dup3(birth->image, IMAGE_FD, O_CLOEXEC) < 0) {
         step_failed(step, OP_IMAGE, errno, "descriptor");
         return;
@@ -193,7 +203,7 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
         return;
     }
     *cell = (struct cell){.used = true, .status = -1};
-    bool done = read_request(fields, length, &birth, cell, &step) &&
+    bool done = read_request(spawner, fields, length, &birth, cell, &step) &&
                 start(spawner, cell, &birth, fields, length, stream, &step);
     close_request(&birth);
     if (done) reply_number(spawner, REPLY_SPAWNED, cell->number, TAG_PID, (uint64_t)cell->pid);

@@ -170,6 +170,7 @@ int main(int argc, char **argv) {
     spawner.guest = seal_guest(guest);
     filter_build(&spawner.filter);
     leave_the_host();
+    if (!networks_start(&spawner.networks)) die("the maker of networks");
     int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
     spawner.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (signals < 0 || spawner.epoll < 0) die("event loop");
@@ -177,6 +178,7 @@ int main(int argc, char **argv) {
     watch(spawner.epoll, spawner.control, CONTROL_EVENT);
     watch(spawner.epoll, signals, SIGNAL_EVENT);
     run(&spawner, signals);
+    networks_stop(&spawner.networks);
     for (int64_t deadline_ms = now_ms() + FAREWELL_MS; !holdings_drop_cgroups(&own) && now_ms() < deadline_ms;) {
         (void)cells_reap(&spawner); /* a cell that took its time to die is in there */
         usleep(1000 * RETRY_MS);

@@ -2,13 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
-#include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -106,24 +103,13 @@ static bool change_root(const char *directory) {
            chdir("/") == 0;
 }
 
-static bool raise_loopback(void) {
-    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
-    int socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (socket_fd < 0) return false;
-    bool done = ioctl(socket_fd, SIOCSIFFLAGS, &request) == 0;
-    int error = errno;
-    close(socket_fd);
-    errno = error;
-    return done;
-}
-
 bool operation_do(const struct field *field, struct step *step) {
     static const struct {
         uint8_t operation;
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
-                  {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_LOOPBACK, 0, 0}, {OP_CGROUP_NS, 0, 0},
-                  {OP_READ_ONLY, 1, 0}, {OP_SYSCTL, 2, 0}};
+                  {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
+                  {OP_READ_ONLY, 1, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -139,9 +125,7 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_MOUNT: done = do_mount(&a); break;
     case OP_ROOT: done = change_root(a.text[0]); break;
     case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
-    case OP_LOOPBACK: done = raise_loopback(); break;
     case OP_READ_ONLY: done = make_read_only(a.text[0]); break;
-    case OP_SYSCTL: done = write_file(a.text[0], a.text[1]); break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

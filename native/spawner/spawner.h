@@ -38,6 +38,7 @@ enum operation {
     OP_SCRATCH = 6, /* directory: made now if it is not there, removed with the cell, content included */
     OP_UNSHARE = 7, /* clone flags: the cell's namespaces */
     OP_IMAGE = 8,   /* template, path: a disk, open in the cell as descriptor IMAGE_FD until it has been mounted */
+    OP_NETWORK = 9, /* a network of its own, with nothing but a loopback interface; without this, the host's */
     /* in the cell (or, while preparing, in the spawner itself), in the order given */
     OP_MKDIR = 32,     /* path, octal mode, owner */
     OP_SYMLINK = 33,   /* target, path */
@@ -47,10 +48,8 @@ enum operation {
     OP_MOUNT = 37,     /* source, target, type, flags, options; an empty string stands for none */
     OP_ROOT = 38,      /* directory: becomes /, everything else is let go */
     OP_HOSTNAME = 39,  /* name */
-    OP_LOOPBACK = 40,  /* brings `lo` up */
-    OP_CGROUP_NS = 41, /* hides the cgroups above the cell's own */
-    OP_READ_ONLY = 42, /* directory: read-only, with everything that is mounted below it */
-    OP_SYSCTL = 43,    /* file, text: of the namespaces that we are in */
+    OP_CGROUP_NS = 40, /* hides the cgroups above the cell's own */
+    OP_READ_ONLY = 41, /* directory: read-only, with everything that is mounted below it */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
                      the id `account` (0: whoever we are) */
@@ -77,12 +76,22 @@ uint64_t number_of(const char *text);
 bool write_file(const char *path, const char *text);
 int64_t now_ms(void);
 
+/* network.c: fresh network namespaces; `networks_take` gives one away, or -1 with errno. */
+struct networks {
+    int orders; /* one byte asks for one namespace */
+    pid_t maker;
+};
+bool networks_start(struct networks *networks);
+int networks_take(const struct networks *networks);
+void networks_stop(const struct networks *networks);
+
 /* cell.c: the life of a cell. */
 struct spawner {
     int control;  /* the host, a seqpacket socket */
     int epoll;
     int guest;    /* the guest's binary, a sealed memory file */
     struct sock_fprog filter;
+    struct networks networks;
 };
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
 void cell_kill(uint64_t number);

@@ -137,8 +137,7 @@ def test_a_rootless_cell_does_not_see_data_that_is_mounted_on_the_host() -> None
 def test_no_network_means_a_namespace_of_its_own() -> None:
     for network, isolated in ((Network.NONE, True), (Network.HOST, False)):
         operations = plan.cell_plan(setting(HOST), 3, SandboxSpec(network=network))
-        [[flags]] = arguments(operations, Verb.UNSHARE)
-        assert bool(int(flags) & plan.NAMESPACES["net"]) is isolated
+        assert bool(arguments(operations, Verb.NETWORK)) is isolated
 
 
 def test_an_upper_on_tmpfs_is_limited_in_bytes_and_inodes() -> None:

@@ -165,7 +165,7 @@ async def test_limits_are_asked_about_only_after_failures_and_hits_go_to_those_w
     async def outcome(exit_code: int, *running: asyncio.Task[Observation]) -> list[Observation]:
         for _ in running:
             run = await house.guest.hear(Run)
-            await house.guest.say(Exit(run.id, exit_code, None))
+            await house.guest.say(Exit(run.id, exit_code, None, flags=ExitFlag.DISK_FULL if exit_code == 137 else 0))
         return list(await asyncio.gather(*running))
 
     await outcome(0, house.run())

@@ -22,6 +22,7 @@ class Verb(IntEnum):
     SCRATCH = 6
     UNSHARE = 7
     IMAGE = 8
+    NETWORK = 9
     MKDIR = 32
     SYMLINK = 33
     WRITE = 34
@@ -30,10 +31,8 @@ class Verb(IntEnum):
     MOUNT = 37
     ROOT = 38
     HOSTNAME = 39
-    LOOPBACK = 40
-    CGROUP_NS = 41
-    READ_ONLY = 42
-    SYSCTL = 43
+    CGROUP_NS = 40
+    READ_ONLY = 41
     USER = 64
     CAPS = 65
     EXEC = 66

@@ -31,7 +31,8 @@ IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
 SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
 
-NAMESPACES = {"mnt": 0x0002_0000, "uts": 0x0400_0000, "ipc": 0x0800_0000, "pid": 0x2000_0000, "net": 0x4000_0000}
+NAMESPACES = {"mnt": 0x0002_0000, "uts": 0x0400_0000, "ipc": 0x0800_0000, "pid": 0x2000_0000}
+"""Those that a cell is cloned into; network, cgroup and user namespaces come in their turn."""
 KEPT_CAPABILITIES = {
     "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8,
     "net_bind_service": 10, "audit_write": 29, "setfcap": 31,
@@ -157,13 +158,12 @@ def individual_plan(setting: Setting, cell: int, spec: SandboxSpec, template: st
 def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
     """What every cell of that network, upper, disk and memory size, and hostname does, so that it is planned once."""
     isolated = spec.network is Network.NONE
-    flags = sum(flag for name, flag in NAMESPACES.items() if name != "net" or isolated)
-    plan = [op(Verb.UNSHARE, flags)]
+    plan = [op(Verb.UNSHARE, sum(NAMESPACES.values()))]
     if setting.cgroups.homes:
         plan.append(op(Verb.CGROUP_NS))
     plan.append(op(Verb.HOSTNAME, spec.hostname))
-    if isolated:  # the kernel asks the namespace's maker, not the cell's root, who may use the low ports
-        plan += [op(Verb.LOOPBACK), op(Verb.SYSCTL, "/proc/sys/net/ipv4/ip_unprivileged_port_start", 0)]
+    if isolated:
+        plan.append(op(Verb.NETWORK))
     plan += _writable_space(setting, spec)
     plan += _rootless_root(setting) if setting.rootless else _overlay_root(setting)
     if not isolated and setting.host.resolv_conf:
