@@ -6,9 +6,8 @@ struct dialect {
     int status_fd; /* in the shell: where exit codes are written */
     int text_fd;   /* in the shell: a file with the line's text */
     const char *argv[4];
-    const char *init;   /* read once; answers with a status */
-    const char *source; /* then, for each line: this, the path of stdin, and `report` */
-    const char *report;
+    const char *init[2]; /* read once; answers with a status. Where there are two parts, the path of stdin is between */
+    const char *line[2]; /* read for each line; so is it here */
     const char *prefix; /* stands before the line's text in the file */
 };
 

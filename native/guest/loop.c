@@ -1,22 +1,40 @@
 #include "loop.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "action.h"
+#include "clock.h"
 #include "stream.h"
 #include "timer.h"
 
-enum { BATCH = 64 };
+enum { BATCH = 64, SOON_NS = 200 * NS_PER_US };
 
 static int epoll_fd = -1;
 static bool stopping;
+static uint64_t soon_ns; /* until then an answer is expected, and waiting for it awake is quicker than being woken */
 
 bool loop_open(void) {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     return epoll_fd >= 0;
+}
+
+void loop_expect_soon(void) {
+    soon_ns = now_ns() + SOON_NS;
+}
+
+/* Yields in between, so that on a crowded machine whoever is to answer can run. */
+static int wait_for_events(struct epoll_event *events) {
+    while (soon_ns != 0) {
+        int ready = epoll_wait(epoll_fd, events, BATCH, 0);
+        if (ready != 0 || now_ns() >= soon_ns) soon_ns = 0;
+        if (ready != 0) return ready;
+        sched_yield();
+    }
+    return epoll_wait(epoll_fd, events, BATCH, timers_wait_ms());
 }
 
 void loop_stop(void) {
@@ -51,7 +69,7 @@ void watch_close(struct watch *watch) {
 void loop_run(void) {
     struct epoll_event events[BATCH];
     while (!stopping) {
-        int ready = epoll_wait(epoll_fd, events, BATCH, timers_wait_ms());
+        int ready = wait_for_events(events);
         if (ready < 0 && errno != EINTR) return;
         for (int i = 0; i < ready && !stopping; i++) {
             struct watch *watch = events[i].data.ptr;

@@ -16,6 +16,8 @@ struct watch {
 bool loop_open(void);
 /* Handles events until the stream has ended. */
 void loop_run(void);
+/* The next event will come within microseconds: do not sleep at once. */
+void loop_expect_soon(void);
 /* Makes loop_run return after the events at hand. */
 void loop_stop(void);
 

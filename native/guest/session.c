@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -66,9 +68,20 @@ static void interrupt_again(struct timer *timer) {
     line_interrupt((struct session *)((char *)timer - offsetof(struct session, interrupt_timer)));
 }
 
+/* The prefix takes the shell's stdin away from the driver and from the text. */
+static bool line_has_begun(const struct session *session) {
+    char path[48];
+    struct stat present, driver, text;
+    snprintf(path, sizeof path, "/proc/%d/fd/0", (int)session->shell->pid);
+    if (stat(path, &present) != 0 || fstat(session->driver_fd, &driver) != 0 || fstat(session->text_fd, &text) != 0)
+        return true;
+    return (present.st_dev != driver.st_dev || present.st_ino != driver.st_ino) &&
+           (present.st_dev != text.st_dev || present.st_ino != text.st_ino);
+}
+
 static void line_interrupt(struct session *session) {
     if (session->shell->pid <= 0) return;
-    if (lseek(session->text_fd, 0, SEEK_CUR) > (off_t)session->text_bytes) {
+    if (line_has_begun(session)) {
         session->interrupted = true;
         kill(-session->shell->pid, SIGINT);
     } else {
@@ -196,10 +209,11 @@ static bool write_text(struct session *session, const char *text) {
 }
 
 /* What drives one line is far smaller than a pipe, and the shell has read what was before it. */
-static void drive(const struct session *session, const char *const texts[3]) {
-    struct iovec parts[3];
-    for (int i = 0; i < 3; i++) parts[i] = (struct iovec){.iov_base = (char *)texts[i], .iov_len = strlen(texts[i])};
-    if (writev(session->driver_fd, parts, 3) < 0) return; /* the shell's exit is on its way */
+static void drive(const struct session *session, const char *const parts[2]) {
+    const char *texts[3] = {parts[0], parts[1] != NULL ? session->stdin_path : "", parts[1] != NULL ? parts[1] : ""};
+    struct iovec pieces[3];
+    for (int i = 0; i < 3; i++) pieces[i] = (struct iovec){.iov_base = (char *)texts[i], .iov_len = strlen(texts[i])};
+    if (writev(session->driver_fd, pieces, 3) < 0) return; /* the shell's exit is on its way */
 }
 
 void session_run_line(uint32_t id, const struct request *request) {
@@ -226,7 +240,8 @@ void session_run_line(uint32_t id, const struct request *request) {
     session->interrupted = false;
     session->line_began = moment_now();
     line->started_ns = now_ns();
-    drive(session, (const char *[]){session->dialect->source, session->stdin_path, session->dialect->report});
+    drive(session, session->dialect->line);
+    loop_expect_soon(); /* many lines are a builtin or two */
     action_watch_deadline(line, request->timeout_ms, line_expired);
     action_queue(line);
 }
@@ -291,7 +306,7 @@ static void launch_shell(struct session *session, const struct request *request,
     }
     action_set_pid(shell, pid);
     action_watch_deadline(shell, request->timeout_ms, action_expired);
-    drive(session, (const char *[]){session->dialect->init, "", ""});
+    drive(session, session->dialect->init);
 }
 
 void session_start(uint32_t id, const struct request *request) {

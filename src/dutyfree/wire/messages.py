@@ -5,6 +5,7 @@ Decoding raises GuestMisbehaved for whatever the protocol does not allow.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -289,6 +290,10 @@ def _guest_hello(frame: Frame) -> GuestHello:
 
 
 def _exit(frame: Frame) -> Exit:
+    if len(frame.payload) == _USUAL_EXIT.size:  # every action ends with one, so the usual form is taken in one step
+        tags, numbers = (values := _USUAL_EXIT.unpack(frame.payload))[::3], values[2::3]
+        if tags == _USUAL_EXIT_TAGS and values[1::3] == _USUAL_EXIT_SIZES and numbers[0] <= MAX_EXIT_CODE:
+            return Exit(frame.id, numbers[0], None, *numbers[1:])
     fields = Fields(frame.payload)
     exit_code = fields.number(1) if fields.has(1) else None
     signal = fields.number(2) if fields.has(2) else None
@@ -298,6 +303,11 @@ def _exit(frame: Frame) -> Exit:
         raise GuestMisbehaved(f"an EXIT with exit code {exit_code} and signal {signal}")
     number = fields.number
     return Exit(frame.id, exit_code, signal, *(number(tag, 0) for tag in range(3, 9)))
+
+
+_USUAL_EXIT: Final = struct.Struct("<" + "BIQ" * 7)
+_USUAL_EXIT_TAGS: Final = (1, 3, 4, 5, 6, 7, 8)
+_USUAL_EXIT_SIZES: Final = (8,) * 7
 
 
 def _refused(frame: Frame) -> Refused:
