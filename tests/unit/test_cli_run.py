@@ -170,9 +170,16 @@ def start_trapping(reaction: str, directory: Path) -> tuple[subprocess.Popen[byt
     """A command that answers INT and TERM with `reaction`, and leaves a file when it hears one."""
     ready, heard = directory / "ready", directory / "heard"
     script = f"trap 'touch {heard}; {reaction}' INT TERM; touch {ready}; while :; do sleep 0.05; done"
-    child = subprocess.Popen([*RUN, "--", "sh", "-c", script], stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [*RUN, "--", "sh", "-c", script], stdin=subprocess.DEVNULL, preexec_fn=as_in_the_foreground
+    )
     wait_for(ready)
     return child, heard
+
+
+def as_in_the_foreground() -> None:
+    """Undo what a shell does for the jobs that it starts in the background, this test run perhaps among them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_for(path: Path) -> None:

@@ -140,7 +140,13 @@ with dutyfree.sync.local(substrate="process") as host, host.lease() as box:
         print(box.run("echo usable").text, flush=True)
         raise
 """
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # A test run in the background of a shell has inherited that Ctrl-C is to be ignored.
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     deadline = time.monotonic() + 20
     while not alive.exists() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -56,8 +56,9 @@ class Owner:
     disk_directory: Path
     lock_fd: int
 
-    def release(self) -> None:
-        """Give the claim up and remove its directories; the spawner has gone already."""
+    def release(self, cgroups: Cgroups) -> None:
+        """Give the claim up and remove what a spawner that was killed has left; it has gone already."""
+        _remove_cgroups(cgroups, self.name)
         for directory in (self.disk_directory, self.state_directory):
             _remove_tree(directory)
         os.close(self.lock_fd)
@@ -94,8 +95,7 @@ def sweep(cgroups: Cgroups) -> list[str]:
     }
     dead = sorted(name for name in names if _is_dead(name))
     for name in dead:
-        for home in cgroups.directories():
-            _remove_cgroups(Path(home, f"{PARENT}-{name}"))
+        _remove_cgroups(cgroups, name)
         for base in bases:
             _remove_tree(base / name)
     return dead
@@ -147,7 +147,8 @@ def _remove_tree(path: Path) -> None:
             )
 
 
-def _remove_cgroups(top: Path) -> None:
-    for directory, _names, _files in os.walk(top, topdown=False):
-        with contextlib.suppress(OSError):
-            Path(directory).rmdir()
+def _remove_cgroups(cgroups: Cgroups, owner: str) -> None:
+    for home in cgroups.directories():
+        for directory, _names, _files in os.walk(Path(home, f"{PARENT}-{owner}"), topdown=False):
+            with contextlib.suppress(OSError):
+                Path(directory).rmdir()

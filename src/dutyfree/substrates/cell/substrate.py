@@ -77,7 +77,7 @@ class CellSubstrate(Substrate):
             await spawner.open(plan.spawner_plan(setting), claimed.lock_fd)
         except BaseException:
             await spawner.close()
-            claimed.release()
+            claimed.release(found)
             raise
         self._spawner, self._owner, self._setting = spawner, claimed, setting
         self._disks = DiskTemplates(claimed.disk_directory)
@@ -143,9 +143,9 @@ class CellSubstrate(Substrate):
         self._alive.pop(number, None)
 
     async def close(self) -> None:
-        spawner, claimed = self._spawner, self._owner
+        spawner, claimed, setting = self._spawner, self._owner, self._setting
         self._spawner = self._owner = self._setting = None
-        if spawner is None or claimed is None:
+        if spawner is None or claimed is None or setting is None:
             return
         try:
             await asyncio.gather(*(cell.destroy_sandbox() for cell in list(self._alive.values())))
@@ -153,7 +153,7 @@ class CellSubstrate(Substrate):
             try:
                 await spawner.close()
             finally:
-                claimed.release()
+                claimed.release(setting.cgroups)
 
 
 class Cell:

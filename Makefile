@@ -1,0 +1,72 @@
+# `make setup` makes a virtual environment with the package in it; `make test` checks everything, from a fresh clone.
+
+PYTHON ?= $(shell scripts/find-python)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+NATIVE_SOURCES := native/Makefile $(shell find native -name '*.[ch]' -not -path 'native/build*')
+FUZZ_SECONDS ?= 20
+
+export NOT_RUN := $(CURDIR)/.build/not-run
+_ := $(shell mkdir -p .build)
+STEP := scripts/step
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup packages native lint sync sanitize fuzz unit rootless test bench clean
+
+setup: packages $(READY)
+
+packages:
+	@scripts/debian-packages
+
+$(READY): pyproject.toml hatch_build.py
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz]'
+	@touch $@
+
+# An editable install compiles once; this keeps what it installed current while native/ is being changed.
+native: $(READY)
+	@$(MAKE) --no-print-directory -C native all
+	@mkdir -p src/dutyfree/_native
+	@install -m 755 native/build/dutyfree-guest native/build/dutyfree-spawner src/dutyfree/_native/
+
+sync: $(READY)
+	$(BIN)/python tools/generate_sync.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/generate_sync.py --check
+
+sanitize: $(READY)
+	@$(MAKE) --no-print-directory -C native asan
+	DUTYFREE_NATIVE_DIR=$(CURDIR)/native/build-asan $(PYTEST) -q tests/conformance/test_substrates.py -k '([process- or [cell-) and not guarded'
+
+fuzz: $(READY)
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+unit: native
+	$(PYTEST) -q --durations=10 tests
+
+rootless: native
+	@scripts/as-ordinary-user -q tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
+
+test:
+	@: > $(NOT_RUN)
+	@$(STEP) setup $(MAKE) --no-print-directory setup
+	@$(STEP) lint $(MAKE) --no-print-directory lint
+	@$(STEP) native $(MAKE) --no-print-directory native
+	@$(STEP) tests $(MAKE) --no-print-directory unit
+	@$(STEP) rootless $(MAKE) --no-print-directory rootless
+	@$(STEP) sanitize $(MAKE) --no-print-directory sanitize
+	@$(STEP) fuzz $(MAKE) --no-print-directory fuzz
+	@scripts/summary
+
+bench: native
+	$(BIN)/python benchmarks/cells.py
+
+clean:
+	rm -rf $(VENV) .build native/build native/build-* src/dutyfree/_native
