@@ -27,13 +27,6 @@ CLASSES = {
 OWNER = "LocalHost"
 """The class whose `with` block is the life of the event-loop thread."""
 
-DEFAULTS = {
-    "timeout_s": ("dutyfree.model", "DEFAULT_TIMEOUT_S"),
-    "output_limit_bytes": ("dutyfree.model", "DEFAULT_OUTPUT_LIMIT_BYTES"),
-    "limit_bytes": ("dutyfree.guest.files", "DEFAULT_DOWNLOAD_LIMIT_BYTES"),
-}
-"""What stands for a default that an abstract method leaves open (`= ...`)."""
-
 HEADER = '''"""The client without `await`: the same names and the same shape, for code that has no event loop.
 
 Each open host has one event-loop thread of its own; its objects may be used from any number of threads. Ctrl-C ends the
@@ -190,10 +183,6 @@ class Generator:
         text = f"{node.arg}: {self.annotation(node.annotation, module)}"
         if default is None:
             return text
-        if isinstance(default, ast.Constant) and default.value is ...:
-            origin, name = DEFAULTS[node.arg]
-            self.imports.add((origin, name))
-            return f"{text} = {name}"
         return f"{text} = {self.annotation(default, module)}"
 
 

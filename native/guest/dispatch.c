@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -52,6 +53,12 @@ void refuse(uint32_t id, int error, enum refusal reason, const char *text) {
     fields_put_text(&fields, 2, text);
     fields_put_number(&fields, 3, reason);
     stream_send_fields(GUEST_REFUSED, id, &fields);
+}
+
+void refuse_cwd(uint32_t id, int error, const char *cwd) {
+    char text[192];
+    snprintf(text, sizeof text, "%.128s: %s", cwd != NULL ? cwd : "/", strerrordesc_np(error));
+    refuse(id, error, REFUSED_CWD, text);
 }
 
 static void run(const struct frame *frame) {

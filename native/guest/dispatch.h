@@ -11,5 +11,6 @@ enum refusal { REFUSED_REQUEST = 1, REFUSED_CAPACITY = 2, REFUSED_CWD = 3, REFUS
 void dispatch_frame(const struct frame *frame);
 /* Answer a RUN with REFUSED. `text` may be NULL: then the errno speaks for itself. */
 void refuse(uint32_t id, int error, enum refusal reason, const char *text);
+void refuse_cwd(uint32_t id, int error, const char *cwd);
 
 #endif

@@ -286,20 +286,18 @@ static pid_t spawn_shell(const struct dialect *dialect, const char *path, char *
 static void launch_shell(struct session *session, const struct request *request, const char *path) {
     struct action *shell = session->shell;
     int given[GIVEN_COUNT] = {-1, -1, -1, -1, -1};
-    enum refusal reason = REFUSED_CAPACITY;
+    bool entered = true;
     pid_t pid = -1;
     if (open_private(session, given) && open_output(session, (request->flags & RUN_MERGE) != 0, given)) {
-        if (start_enter(request)) {
-            pid = spawn_shell(session->dialect, path, request->envp, given);
-        } else {
-            reason = REFUSED_CWD;
-        }
+        entered = start_enter(request);
+        if (entered) pid = spawn_shell(session->dialect, path, request->envp, given);
     }
     int error = errno;
     start_leave(request);
     start_close(given, GIVEN_COUNT);
     if (pid < 0) {
-        refuse(shell->id, error, reason, NULL);
+        if (entered) refuse(shell->id, error, REFUSED_CAPACITY, NULL);
+        else refuse_cwd(shell->id, error, request->cwd);
         close_session(session);
         action_discard(shell);
         return;

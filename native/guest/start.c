@@ -100,7 +100,7 @@ void start_command(uint32_t id, const struct request *request) {
         refuse(id, errno, absent ? REFUSED_REQUEST : REFUSED_CAPACITY, NULL);
         action_discard(action);
     } else if (!start_enter(request)) {
-        refuse(id, errno, REFUSED_CWD, NULL);
+        refuse_cwd(id, errno, request->cwd);
         action_discard(action);
     } else {
         struct launch launch;

@@ -37,6 +37,8 @@ from types import TracebackType
 from typing import Self
 
 from dutyfree.model import (
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    DEFAULT_TIMEOUT_S,
     Action,
     Capability,
     Chunk,
@@ -52,7 +54,8 @@ from dutyfree.model import (
 SpanListener = Callable[[Span], None]
 """Told of each span as it ends. `None` in place of a listener makes recording cost one comparison."""
 
-DEFAULT_READ_LIMIT_BYTES = 64 * 1024 * 1024
+DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
+DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3
 
 
 class Substrate(ABC):
@@ -198,7 +201,13 @@ class Session(ABC):
     """A persistent shell: cwd, variables, functions and background jobs survive from action to action."""
 
     @abstractmethod
-    async def run(self, line: str, *, timeout_s: float = ..., output_limit_bytes: int = ...) -> Observation:
+    async def run(
+        self,
+        line: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> Observation:
         """Run a line (or a script) in the shell; one at a time, later calls wait their turn.
 
         A timeout interrupts the line; the session survives if the shell does. Raises SessionEnded after the shell has
@@ -303,7 +312,9 @@ class Files(ABC):
         """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
 
     @abstractmethod
-    async def download(self, path: str, local: str | PathLike[str], *, limit_bytes: int = ...) -> None:
+    async def download(
+        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+    ) -> None:
         """Stream a file, or a directory's tree, out of the sandbox.
 
         The sandbox cannot write outside `local`, whatever it sends: entries that would (absolute names, `..`, links

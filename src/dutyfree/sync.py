@@ -19,11 +19,10 @@ from dutyfree.client.local import LocalHost as AsyncLocalHost
 from dutyfree.client.local import local as async_local
 from dutyfree.client.portal import Portal
 from dutyfree.client.stream import Stream as AsyncStream
-from dutyfree.contract import DEFAULT_READ_LIMIT_BYTES, SpanListener, Substrate
+from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, SpanListener, Substrate
 from dutyfree.contract import Files as AsyncFiles
 from dutyfree.contract import Session as AsyncSession
 from dutyfree.contract import Terminal as AsyncTerminal
-from dutyfree.guest.files import DEFAULT_DOWNLOAD_LIMIT_BYTES
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,

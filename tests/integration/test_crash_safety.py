@@ -33,7 +33,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("killed", ["host", "spawner", "both"])
 async def test_nothing_outlives_a_killed_host(killed: str) -> None:
     before = leaks.snapshot()
-    process = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)  # noqa: ASYNC220
+    process = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
         assert process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from dutyfree.contract import DEFAULT_READ_LIMIT_BYTES, Files
+from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, Files
 from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
 from dutyfree.guest import transfer
 from dutyfree.guest.applets import applet_request, raise_if_failed
@@ -22,7 +22,6 @@ from dutyfree.wire.records import decode_records
 _TIMEOUT_S: Final = 600.0
 _LISTING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 _TEXT_LIMIT_BYTES: Final = 4096
-DEFAULT_DOWNLOAD_LIMIT_BYTES: Final = 64 * 1024 * 1024 * 1024
 
 
 class GuestFiles(Files):

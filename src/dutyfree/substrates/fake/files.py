@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
-from dutyfree.contract import DEFAULT_READ_LIMIT_BYTES, Files
+from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, Files
 from dutyfree.errors import FileFailed, InvalidRequest
 from dutyfree.model import FileInfo
 from dutyfree.substrates.fake.tree import Directory, Node, Regular, Symlink, Tree, info
-
-DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3
 
 
 class FakeFiles(Files):

@@ -99,7 +99,7 @@ async def host_services(scene: Scene) -> None:
 
 def _listening_sockets() -> list[str]:
     docker = ["/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock"]
-    names = {name for name in docker if Path(name).exists()}
+    names = {name for name in docker if os.path.exists(name)}  # noqa: PTH110 - False where one may not look
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)
         accepts = int(fields[3], 16) & 0x10000
