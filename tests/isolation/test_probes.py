@@ -33,5 +33,5 @@ async def test_promise_is_kept(substrate: str, probe: Probe, program: Path) -> N
     except SubstrateUnavailable as error:
         pytest.skip(f"isolation probes on {substrate}: {error}")
     if result.outcome is Outcome.NOT_RUN:
-        pytest.skip(f"{substrate}: {result.probe}: {result.detail}")
-    assert result.outcome is not Outcome.FAILED, f"{result.promise}: {result.detail}"
+        pytest.skip(f"{substrate}: {result.id}: {result.reason}")
+    assert result.outcome is not Outcome.FAILED, f"{result.promise}: {result.reason}"

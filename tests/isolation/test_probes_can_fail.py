@@ -38,9 +38,9 @@ async def test_without_a_wall_the_probe_fails(probe: Probe, program: Path) -> No
             result = await prober.run(probe)
     except SubstrateUnavailable as error:
         pytest.skip(f"isolation probes on process: {error}")
-    if result.outcome is Outcome.NOT_RUN or TELLS_LITTLE in result.detail:
-        pytest.skip(f"{probe.id} cannot be shown to fail here: {result.detail}")
-    assert result.outcome is Outcome.FAILED, result.detail
+    if result.outcome is Outcome.NOT_RUN or TELLS_LITTLE in result.reason:
+        pytest.skip(f"{probe.id} cannot be shown to fail here: {result.reason}")
+    assert result.outcome is Outcome.FAILED, result.reason
 
 
 @pytest.mark.parametrize("probe", [probe for probe in WALLS if probe.unsafe], ids=lambda probe: probe.id)
@@ -51,4 +51,4 @@ async def test_without_a_wall_a_harmful_probe_is_refused(probe: Probe, program: 
     except SubstrateUnavailable as error:
         pytest.skip(f"isolation probes on process: {error}")
     assert result.outcome is Outcome.NOT_RUN
-    assert "would harm the host" in result.detail
+    assert "would harm the host" in result.reason

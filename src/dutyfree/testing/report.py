@@ -1,4 +1,4 @@
-"""What a run of the suite found."""
+"""What a run of checks or probes found."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ class Outcome(StrEnum):
     FAILED = "failed"
     KNOWN_GAP = "known gap"
     """It failed, as the reason that is on record says it must."""
+    RECORDED = "recorded"
+    """Nothing is promised; what was seen is told."""
     NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One check's outcome; `reason` is empty only for a pass."""
+    """The outcome of one check or probe; `reason` says why it failed or was not run, or what was noted on the way."""
 
     id: str
     promise: str
@@ -31,7 +33,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every check of the suite, each with its outcome."""
+    """Every check or probe that there is, each with its outcome: nothing is left out in silence."""
 
     substrate: str
     results: tuple[Result, ...]
@@ -47,19 +49,19 @@ class Report:
         return tuple(result for result in self.results if result.outcome is outcome)
 
     def table(self) -> str:
-        """For people: a line per check, then by name what failed, is a known gap, and was not run."""
+        """For people: a line for each, then by name what was recorded, not run, is a known gap, and failed."""
         width = max((len(result.id) for result in self.results), default=0)
         lines = [
             f"{result.outcome.value:<9}  {result.id:<{width}}  {result.duration_s:6.2f} s  {result.promise}"
             for result in self.results
             if result.outcome is not Outcome.NOT_RUN
         ]
-        for outcome in (Outcome.NOT_RUN, Outcome.KNOWN_GAP, Outcome.FAILED):
+        for outcome in (Outcome.RECORDED, Outcome.NOT_RUN, Outcome.KNOWN_GAP, Outcome.FAILED):
             found = self.having(outcome)
             if found:
                 lines += ["", f"{outcome.value} ({len(found)}):"]
                 lines += [f"  {result.id:<{width}}  {result.reason}" for result in found]
-        counts = ", ".join(f"{len(self.having(outcome))} {outcome.value}" for outcome in Outcome)
+        counts = ", ".join(f"{len(found)} {outcome.value}" for outcome in Outcome if (found := self.having(outcome)))
         return "\n".join([*lines, "", f"{self.substrate}: {counts}"])
 
     def as_json(self) -> dict[str, Any]:

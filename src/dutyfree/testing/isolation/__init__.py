@@ -7,8 +7,8 @@ alone. `run_probes` gives a report in which everything that was not run stands w
 from dutyfree.testing.isolation.catalogue import PROBES
 from dutyfree.testing.isolation.probe import Broken, NotApplicable, Probe, Scene, Topic
 from dutyfree.testing.isolation.program import CannotCompile, compile_program
-from dutyfree.testing.isolation.report import Outcome, Report, Result
 from dutyfree.testing.isolation.runner import Prober, run_probes
+from dutyfree.testing.report import Outcome, Report, Result
 
 __all__ = [
     "Broken",

@@ -34,13 +34,13 @@ def main() -> int:
     except DutyfreeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3 if isinstance(error, InfraFailed) else 2
-    print(json.dumps(report.as_json(), indent=2) if options.json else "\n".join(report.lines()))
+    print(json.dumps(report.as_json(), indent=2) if options.json else report.table())
     return 0 if report.ok else 1
 
 
 def _show_progress(result: Result) -> None:
-    detail = f": {result.detail}" if result.outcome is Outcome.FAILED else ""
-    print(f"{result.outcome}: {result.probe}{detail}", file=sys.stderr)
+    detail = f": {result.reason}" if result.outcome is Outcome.FAILED else ""
+    print(f"{result.outcome}: {result.id}{detail}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dutyfree.model import Capability, Isolation
 from dutyfree.testing.isolation.catalogue import PROBES
 from dutyfree.testing.isolation.probe import ENVIRONMENT_SECRET, Broken, NotApplicable, Probe, Scene, install
 from dutyfree.testing.isolation.program import CannotCompile, compile_program
-from dutyfree.testing.isolation.report import Outcome, Report, Result
+from dutyfree.testing.report import Outcome, Report, Result
 
 PROBE_TIMEOUT_S = 90.0
 WALLS = frozenset({Capability.DENY_NETWORK, Capability.PRIVATE_FILES})
@@ -125,4 +125,4 @@ async def run_probes(
             async with Prober(substrate, program, beyond_claim=beyond_claim) as prober:
                 for probe in probes:
                     add(await prober.run(probe))
-    return Report(substrate.name, substrate.isolation, tuple(results))
+    return Report(f"{substrate.name} ({substrate.isolation.label})", tuple(results))
