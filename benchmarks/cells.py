@@ -31,10 +31,9 @@ from dutyfree.client.local import LocalHost
 from dutyfree.model import Resources, Upper
 
 BARE = "bare process"
+DOCKER = "docker, network none"
 SPAWN = ["sh", "-c", "true"]
 RESAMPLES = 2000
-SETTLE_S = 0.02
-"""Between two measurements, so that no contender pays for what the one before it left to the kernel or to a daemon."""
 Contender = Callable[[], Awaitable[float]]
 
 
@@ -46,9 +45,9 @@ class Study:
     baseline: str
     times_ms: dict[str, list[float]] = field(default_factory=dict)
 
-    def ratio(self, name: str, seed: int = 1) -> tuple[float, float, float]:
+    def ratio(self, name: str, baseline: str | None = None, seed: int = 1) -> tuple[float, float, float]:
         """Median of `name` over median of the baseline, with its interval."""
-        own, base = self.times_ms[name], self.times_ms[self.baseline]
+        own, base = self.times_ms[name], self.times_ms[baseline or self.baseline]
         rng = random.Random(seed)
         indices = range(len(own))
         resampled = []
@@ -82,14 +81,11 @@ async def bare_spawn() -> float:
     return since_ms(start)
 
 
-async def interleave(
-    study: Study, contenders: dict[str, Contender], blocks: int, rng: random.Random, settle_s: float = 0
-) -> Study:
+async def interleave(study: Study, contenders: dict[str, Contender], blocks: int, rng: random.Random) -> Study:
     """Every block runs each contender once, in a random order. Two blocks of warming up are not kept."""
     study.times_ms = {name: [] for name in contenders}
     for block in range(blocks + 2):
         for name in rng.sample(list(contenders), len(contenders)):
-            await asyncio.sleep(settle_s)
             elapsed_ms = await contenders[name]()
             if block >= 2:
                 study.times_ms[name].append(elapsed_ms)
@@ -162,9 +158,7 @@ async def docker_actions(host: LocalHost, engine: docker_engine.Engine, blocks: 
 
     try:
         async with host.lease() as box:
-            return await interleave(
-                study, {"cell, run": action(box), "docker, exec": docker_exec}, blocks, rng, SETTLE_S
-            )
+            return await interleave(study, {"cell, run": action(box), "docker, exec": docker_exec}, blocks, rng)
     finally:
         engine.destroy(container)
 
@@ -247,6 +241,13 @@ def print_study(study: Study) -> None:
         print(f"  {row['contender']:30} {row['p50_ms']:9.2f} {row['p95_ms']:9.2f} {row['ratio']:8.2f}  {interval}")
 
 
+def print_docker_ratios(first: Study) -> None:
+    for name in first.times_ms:
+        if name.startswith("cell"):
+            point, low, high = first.ratio(DOCKER, name)
+            print(f"  {name:30} docker takes {point:.0f} times as long ({low:.0f} - {high:.0f})")
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     rng = random.Random(options.seed)
     socket_path = None if options.no_docker else docker_engine.find_socket()
@@ -263,9 +264,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             "cell, upper on disk, limited": first_observation(host, Upper.DISK, 2**30),
         }
         if engine:
-            contenders["docker, network none"] = docker_first_observation(engine)
+            contenders[DOCKER] = docker_first_observation(engine)
         first = Study("from nothing to the first observation", BARE)
-        results["first observation"] = await interleave(first, contenders, options.blocks, rng, SETTLE_S)
+        results["first observation"] = await interleave(first, contenders, options.blocks, rng)
         results["action"] = await actions(host, options.blocks * 2, rng)
         if engine:
             results["docker action"] = await docker_actions(host, engine, options.blocks // 2, rng)
@@ -282,6 +283,8 @@ def show(results: dict[str, Any]) -> None:
     for key in ("first observation", "action", "docker action"):
         if key in results:
             print_study(results[key])
+        if key == "first observation" and DOCKER in results[key].times_ms:
+            print_docker_ratios(results[key])
     rate = results["cells per second"]
     print(f"\ncreate + run + destroy at concurrency 8: {rate:.0f} cells a second", end="")
     if docker := results.get("docker per second"):

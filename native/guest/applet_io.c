@@ -1,4 +1,5 @@
 #include "applet_io.h"
+#include "../common/reason.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -44,8 +45,7 @@ bool copy(int from, int to, uint64_t bytes, uint64_t *copied) {
 }
 
 int applet_failed(int error, const char *name) {
-    const char *reason = strerrordesc_np(error);
-    if (reason == NULL) reason = "unknown error";
+    const char *reason = reason_of(error);
     struct iovec parts[] = {
         {.iov_base = (char *)name, .iov_len = name == NULL ? 0 : strlen(name)},
         {.iov_base = (char *)": ", .iov_len = name == NULL ? 0 : 2},

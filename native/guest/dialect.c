@@ -15,10 +15,11 @@
  * - POSIX shells abandon a special builtin that fails up to the nearest `command`. In the driver itself, where the
  *   status descriptor can be written to, the trap does nothing. */
 
-#define BASH_TRAP                                                                          \
-    "trap 'shopt -s extdebug;trap \"if [ \\${#BASH_SOURCE[@]} = 0 ];then trap - DEBUG;"    \
-    "shopt -u extdebug;else [ x -eq 1 ] 2>/dev/null;fi\" DEBUG' INT"
-/* Bash reads its driver byte by byte, a system call each: what is said for every line is kept in two variables. */
+#define BASH_ABORT                                                                    \
+    "'shopt -s extdebug;trap \"if [ \\${#BASH_SOURCE[@]} = 0 ];then trap - DEBUG;"    \
+    "shopt -u extdebug;else [ x -eq 1 ] 2>/dev/null;fi\" DEBUG'"
+#define BASH_TRAP "trap \"$__dt\" INT"
+/* Bash reads its driver byte by byte, a system call each: what is said for every line is kept in variables. */
 #define BASH_REPORT "eval \"$__dr\"\n"
 
 #define POSIX_TRAP "trap 'true 2>/dev/null >&7||export 1= 2>/dev/null' INT"
@@ -28,7 +29,7 @@ static const struct dialect bash = {
     .status_fd = 98,
     .text_fd = 99,
     .argv = {"bash", "--noprofile", "--norc"},
-    .init = {"readonly __dl='. ", "<&99 99<&- 98>&-' __dr='builtin echo \"$?\">&98'\n" BASH_TRAP "\n" BASH_REPORT},
+    .init = {"readonly __dt=" BASH_ABORT " __dl='. ", "<&99 99<&- 98>&-' __dr='builtin echo \"$?\">&98'\n" BASH_TRAP "\n" BASH_REPORT},
     .line = {"eval \"$__dl\"\n" BASH_REPORT},
     /* A line of its own, because bash shows the line that has a syntax error. */
     .prefix = BASH_TRAP ";exec </dev/null\n",

@@ -9,6 +9,7 @@
 #include "action.h"
 #include "session.h"
 #include "start.h"
+#include "../common/reason.h"
 #include "stream.h"
 
 static bool greeted;
@@ -44,8 +45,7 @@ static void hello(const struct frame *frame) {
 }
 
 void refuse(uint32_t id, int error, enum refusal reason, const char *text) {
-    if (text == NULL) text = strerrordesc_np(error);
-    if (text == NULL) text = "unknown error";
+    if (text == NULL) text = reason_of(error);
     uint8_t payload[256];
     struct field_writer fields;
     fields_write(&fields, payload, sizeof payload);
@@ -57,7 +57,7 @@ void refuse(uint32_t id, int error, enum refusal reason, const char *text) {
 
 void refuse_cwd(uint32_t id, int error, const char *cwd) {
     char text[192];
-    snprintf(text, sizeof text, "%.128s: %s", cwd != NULL ? cwd : "/", strerrordesc_np(error));
+    snprintf(text, sizeof text, "%.128s: %s", cwd != NULL ? cwd : "/", reason_of(error));
     refuse(id, error, REFUSED_CWD, text);
 }
 

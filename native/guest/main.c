@@ -40,7 +40,10 @@ static bool take_signals(void) {
     sigfillset(&all);
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+    /* Those that whoever starts programs is known to ignore; an exec has reset all others. */
+    const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, SIGUSR1, SIGUSR2, SIGXFSZ, SIGTSTP, SIGTTIN,
+                           SIGTTOU};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_DFL);
     if (sigprocmask(SIG_SETMASK, &all, NULL) != 0) return false;
     child_watch.fd = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
     child_watch.ready = children_changed;

@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../common/reason.h"
 #include "descriptors.h"
 
 enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
@@ -31,8 +32,7 @@ static bool yield_memory(const char *path) {
 }
 
 void spawn_complain(int fd, const char *name, int error) {
-    const char *reason = strerrordesc_np(error);
-    if (reason == NULL) reason = "unknown error";
+    const char *reason = reason_of(error);
     struct iovec parts[] = {
         {.iov_base = (char *)"dutyfree: cannot run ", .iov_len = 21},
         {.iov_base = (char *)name, .iov_len = strnlen(name, PATH_MAX)},

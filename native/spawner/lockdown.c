@@ -28,6 +28,16 @@ bool map_ids(pid_t pid, uint64_t outside, uint64_t count) {
     return true;
 }
 
+/* The answer takes microseconds: waiting for it awake is quicker than being woken. */
+static bool await_answer(int status, char *answer) {
+    for (int64_t deadline_ms = now_ms() + 2; now_ms() < deadline_ms; sched_yield()) {
+        ssize_t got = recv(status, answer, 1, MSG_DONTWAIT);
+        if (got >= 0) return got == 1;
+        if (errno != EAGAIN) return false;
+    }
+    return recv(status, answer, 1, 0) == 1;
+}
+
 /* The kernel charges what a namespace's processes use (inotify instances, say) to whoever made it, too. An id that no
  * other cell has keeps one cell from using up what the host's root, or another cell, needs. */
 static bool enter_user_namespace(int status, uid_t account) {
@@ -36,7 +46,7 @@ static bool enter_user_namespace(int status, uid_t account) {
                          setresgid(account, account, account) < 0 || setresuid(account, account, account) < 0))
         return false;
     if (unshare(CLONE_NEWUSER) < 0) return false;
-    if (send(status, &answer, 1, MSG_NOSIGNAL) != 1 || recv(status, &answer, 1, 0) != 1) return false;
+    if (send(status, &answer, 1, MSG_NOSIGNAL) != 1 || !await_answer(status, &answer)) return false;
     if (answer != 'y') {
         errno = answer;
         return false;
@@ -49,7 +59,9 @@ static bool enter_user_namespace(int status, uid_t account) {
 static bool keep_capabilities(uint64_t mask) {
     for (unsigned long capability = 0; capability < 64; capability++) {
         if (mask >> capability & 1) continue;
-        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 && errno != EINVAL) return false;
+        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0) continue;
+        if (errno != EINVAL) return false;
+        break; /* the kernel knows no more than these */
     }
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {{.effective = (uint32_t)mask, .permitted = (uint32_t)mask},
@@ -74,7 +86,8 @@ static bool only_the_stream(int stream, int *guest) {
 static void default_signals(void) {
     sigset_t none;
     sigemptyset(&none);
-    for (int number = 1; number < NSIG; number++) (void)signal(number, SIG_DFL);
+    const int ignored[] = IGNORED_SIGNALS;
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) (void)signal(ignored[i], SIG_DFL);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 

@@ -162,9 +162,10 @@ int main(int argc, char **argv) {
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
     sigprocmask(SIG_BLOCK, &children, NULL);
-    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}; /* the host's end is our only reason to stop */
+    const int ignored[] = IGNORED_SIGNALS;
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) (void)signal(ignored[i], SIG_IGN);
     (void)setsid();
+    umask(0); /* modes are as they were planned */
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0) die("/dev/null"); /* so that the number is never another's */
     spawner.guest = seal_guest(guest);

@@ -59,9 +59,10 @@ bool write_file(const char *path, const char *text) {
 static bool make_directory(const struct arguments *a) {
     uid_t owner = (uid_t)number_of(a->text[2]);
     mode_t mode = octal_of(a->text[1]);
-    if (mkdir(a->text[0], mode) < 0 && errno != EEXIST) return false;
+    bool there = mkdir(a->text[0], mode) < 0;
+    if (there && errno != EEXIST) return false;
     if (owner != 0 && lchown(a->text[0], owner, owner) < 0) return false;
-    return chmod(a->text[0], mode) == 0; /* whatever the umask was */
+    return !there || chmod(a->text[0], mode) == 0;
 }
 
 static bool make_file(const struct arguments *a) {

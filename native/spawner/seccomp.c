@@ -57,13 +57,16 @@ static const int allowed[] = {
     /* processes and threads; namespaces are dealt with below */
     SYS_clone, SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_kill, SYS_tkill,
     SYS_tgkill, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev,
-    SYS_process_mrelease, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getpgid, SYS_setpgid, SYS_getsid, SYS_setsid,
+    SYS_getpid, SYS_getppid, SYS_gettid, SYS_getpgid, SYS_setpgid, SYS_getsid, SYS_setsid,
     SYS_prctl, SYS_prlimit64, SYS_setrlimit, SYS_getrusage, SYS_getpriority, SYS_setpriority, SYS_ioprio_get,
     SYS_ioprio_set, SYS_personality, SYS_uname, SYS_sysinfo, SYS_getrandom, SYS_getcpu, SYS_futex, SYS_get_robust_list,
     SYS_set_robust_list, SYS_set_tid_address, SYS_restart_syscall, SYS_rseq, SYS_seccomp, SYS_landlock_create_ruleset,
     SYS_landlock_add_rule, SYS_landlock_restrict_self, SYS_sched_yield, SYS_sched_getaffinity, SYS_sched_setaffinity,
     SYS_sched_getparam, SYS_sched_setparam, SYS_sched_getscheduler, SYS_sched_setscheduler, SYS_sched_getattr,
     SYS_sched_setattr, SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_sched_rr_get_interval,
+#ifdef SYS_process_mrelease
+    SYS_process_mrelease,
+#endif
 #ifdef SYS_futex_waitv
     SYS_futex_waitv,
 #endif
@@ -98,7 +101,11 @@ enum {
 #define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 #define REFUSE(error) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (error))
 
-static struct sock_filter code[64 + 2 * ALLOWED];
+struct range {
+    int first, last;
+};
+
+static struct sock_filter code[64 + 5 * ALLOWED];
 static unsigned short used;
 
 static void emit(struct sock_filter instruction) { code[used++] = instruction; }
@@ -148,19 +155,34 @@ static void emit_special(void) {
     emit((struct sock_filter)ALLOW);
 }
 
-/* Neighbouring numbers become one range; the kernel caches the verdict per call, so the length does not matter. */
-static void emit_ranges(const int *numbers) {
-    for (int i = 0; i < ALLOWED;) {
-        int last = i;
-        while (last + 1 < ALLOWED && numbers[last + 1] <= numbers[last] + 1) last++;
-        emit((struct sock_filter)IF(BPF_JGE, numbers[i], 0, 2));
-        emit((struct sock_filter)IF(BPF_JGT, numbers[last], 1, 0));
-        emit((struct sock_filter)ALLOW);
-        i = last + 1;
+/* Neighbouring numbers as one range. */
+static int find_ranges(const int *numbers, struct range *ranges) {
+    int count = 0;
+    for (int i = 0; i < ALLOWED; i++) {
+        struct range *last = count > 0 ? &ranges[count - 1] : NULL;
+        /* No range reaches over the border between the two ways of refusing. */
+        if (last && numbers[i] <= last->last + 1 && numbers[i] != FIRST_RECENT) last->last = numbers[i];
+        else ranges[count++] = (struct range){numbers[i], numbers[i]};
     }
-    emit((struct sock_filter)IF(BPF_JGE, FIRST_RECENT, 0, 1));
-    emit((struct sock_filter)REFUSE(ENOSYS));
-    emit((struct sock_filter)REFUSE(EPERM));
+    return count;
+}
+
+/* A search tree: when the filter is installed, the kernel tries it with every number that there is. */
+static void emit_tree(const struct range *ranges, int count) {
+    if (count == 1) {
+        emit((struct sock_filter)IF(BPF_JGE, ranges->first, 0, 2));
+        emit((struct sock_filter)IF(BPF_JGT, ranges->last, 1, 0));
+        emit((struct sock_filter)ALLOW);
+        if (ranges->first >= FIRST_RECENT) emit((struct sock_filter)REFUSE(ENOSYS));
+        else emit((struct sock_filter)REFUSE(EPERM));
+        return;
+    }
+    int half = count / 2;
+    unsigned short choice = used;
+    emit((struct sock_filter)IF(BPF_JGE, ranges[half].first, 0, 0));
+    emit_tree(ranges, half);
+    code[choice].jt = (uint8_t)(used - choice - 1);
+    emit_tree(ranges + half, count - half);
 }
 
 bool filter_build(struct sock_fprog *program) {
@@ -169,7 +191,8 @@ bool filter_build(struct sock_fprog *program) {
     qsort(sorted, ALLOWED, sizeof *sorted, by_number);
     emit_architecture();
     emit_special();
-    emit_ranges(sorted);
+    static struct range ranges[ALLOWED];
+    emit_tree(ranges, find_ranges(sorted, ranges));
     *program = (struct sock_fprog){.len = used, .filter = code};
     return true;
 }

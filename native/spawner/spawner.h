@@ -22,6 +22,8 @@ enum {
     IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
 };
 
+#define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by us: the host's end is our only reason to stop */
+
 /* Messages: a kind in the first byte, then fields. */
 enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3 };
 enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68 };

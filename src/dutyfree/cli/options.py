@@ -32,7 +32,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         type=size_or_none,
         default=DEFAULTS.memory_bytes,
         metavar="SIZE",
-        help=("memory limit, such as 512m or 4g, or none (default: 2g)"),
+        help=("memory limit, such as 512m or 8g, or none (default: 4g)"),
     )
     sandbox.add_argument("--cpus", type=float, default=DEFAULTS.cpus, metavar="N", help="CPU limit (default: none)")
     sandbox.add_argument(

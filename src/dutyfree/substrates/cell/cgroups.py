@@ -28,7 +28,7 @@ class Cgroups:
     missing: dict[str, str] = field(default_factory=dict)
     """Controllers that cannot be used here, each with the reason."""
     swap: bool = False
-    """Whether swap is accounted for, so that a memory limit has to name it too."""
+    """Whether the machine swaps, so that a memory limit has to name swap, too."""
 
     def directories(self) -> list[str]:
         """The distinct directories below which groups are made."""
@@ -85,7 +85,7 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
             homes[name] = home
         else:
             missing[name] = f"no permission to make cgroups in {home}"
-    swap = "memory" in homes and Path(homes["memory"], "memory.memsw.limit_in_bytes").exists()
+    swap = "memory" in homes and Path(homes["memory"], "memory.memsw.limit_in_bytes").exists() and _swaps()
     return Cgroups(1, homes, missing, swap)
 
 
@@ -98,9 +98,7 @@ def _find_v2(mount: str, own: str) -> Cgroups:
         usable = _usable(Path(home))
         absent = [name for name in CONTROLLERS if name not in usable]
         missing = {name: f"the {name} controller is not enabled in {home}" for name in absent}
-        # The root group has no memory files of its own: ask the kernel whether it swaps at all.
-        swap = len(Path("/proc/swaps").read_text().splitlines()) > 1
-        return Cgroups(2, {name: home for name in CONTROLLERS if name in usable}, missing, swap)
+        return Cgroups(2, {name: home for name in CONTROLLERS if name in usable}, missing, _swaps())
     return Cgroups(2, missing=dict.fromkeys(CONTROLLERS, "no cgroup was delegated to this user"))
 
 
@@ -109,6 +107,10 @@ def _usable(home: Path) -> list[str]:
     available = (home / "cgroup.controllers").read_text().split()
     is_root_or_empty = not (home / "cgroup.type").exists() or not (home / "cgroup.procs").read_text().strip()
     return available if is_root_or_empty else (home / "cgroup.subtree_control").read_text().split()
+
+
+def _swaps() -> bool:
+    return len(Path("/proc/swaps").read_text().splitlines()) > 1
 
 
 def _ancestors(group: str) -> list[Path]:

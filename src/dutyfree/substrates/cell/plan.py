@@ -169,6 +169,7 @@ def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
     if not isolated and setting.host.resolv_conf:
         plan.append(op(Verb.WRITE, "/new/etc/resolv.conf", "644", setting.root_id, setting.host.resolv_conf))
     plan += _kernel_file_systems(setting)
+    plan += _shared_memory(setting, spec)
     plan.append(op(Verb.ROOT, "/new"))
     plan.append(op(Verb.CAPS, sum(1 << number for number in KEPT_CAPABILITIES.values())))
     plan.append(op(Verb.EXEC, "dutyfree-guest", "--fd", 3))
@@ -182,7 +183,16 @@ def _writable_space(setting: Setting, spec: SandboxSpec) -> Plan:
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
-    return [*plan, mkdir("/up/upper", 0o755, owner), mkdir("/up/work"), mkdir("/up/shm", 0o1777, owner)]
+    return [*plan, mkdir("/up/upper", 0o755, owner), mkdir("/up/work")]
+
+
+def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
+    """`/dev/shm`: always memory, and part of the writable space where that is memory, too."""
+    if spec.upper is Upper.TMPFS:
+        return [mkdir("/up/shm", 0o1777, setting.root_id), bind("/up/shm", "/new/dev/shm")]
+    limit = tmpfs_bytes(spec.resources)
+    bounds = f"size={limit}," if limit is not None else ""
+    return [mount("tmpfs", "/new/dev/shm", "tmpfs", SHIELD & ~MountFlag.NO_EXEC, f"{bounds}mode=1777")]
 
 
 def tmpfs_bytes(resources: Resources) -> int | None:
@@ -252,5 +262,4 @@ def _kernel_file_systems(setting: Setting) -> Plan:
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
         mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
               f"newinstance,ptmxmode=0666,mode=0620{group}"),
-        bind("/up/shm", "/new/dev/shm"),
     ]  # fmt: skip
