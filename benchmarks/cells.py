@@ -266,8 +266,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         if engine:
             contenders[DOCKER] = docker_first_observation(engine)
         first = Study("from nothing to the first observation", BARE)
+        # Before Docker is asked anything: its daemon works on for a while after each answer.
+        results["action"] = await actions(host, options.blocks * 4, rng)
         results["first observation"] = await interleave(first, contenders, options.blocks, rng)
-        results["action"] = await actions(host, options.blocks * 2, rng)
         if engine:
             results["docker action"] = await docker_actions(host, engine, options.blocks // 2, rng)
         results["cells per second"] = await cell_rate(host, options.cells, 8)

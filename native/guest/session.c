@@ -104,7 +104,7 @@ static void line_ended(struct session *session, int wait_status) {
     timer_clear(&session->interrupt_timer);
     action_ended(session->line, wait_status, NULL);
     /* Nobody waits for the memory of a long text to be given back but the sandbox's limit. */
-    if (session->text_bytes > TEXT_KEEP_BYTES && ftruncate(session->text_fd, 0) != 0) return;
+    if (session->text_bytes > TEXT_KEEP_BYTES && ftruncate(session->text_fd, 0) == 0) session->text_bytes = 0;
 }
 
 void session_signal(struct action *action, int number, bool tree) {
@@ -203,9 +203,10 @@ static bool write_text(struct session *session, const char *text) {
         {.iov_base = (char *)text, .iov_len = bytes},
         {.iov_base = (char *)"\n", .iov_len = 1},
     };
+    size_t before = session->text_bytes;
     session->text_bytes = prefix_bytes + bytes + 1;
-    if (lseek(session->text_fd, 0, SEEK_SET) != 0 || ftruncate(session->text_fd, 0) != 0) return false;
-    return writev(session->text_fd, parts, 3) == (ssize_t)session->text_bytes;
+    if (session->text_bytes < before && ftruncate(session->text_fd, (off_t)session->text_bytes) != 0) return false;
+    return pwritev(session->text_fd, parts, 3, 0) == (ssize_t)session->text_bytes;
 }
 
 /* What drives one line is far smaller than a pipe, and the shell has read what was before it. */
