@@ -61,7 +61,8 @@ class Report:
             if found:
                 lines += ["", f"{outcome.value} ({len(found)}):"]
                 lines += [f"  {result.id:<{width}}  {result.reason}" for result in found]
-        counts = ", ".join(f"{len(found)} {outcome.value}" for outcome in Outcome if (found := self.having(outcome)))
+        told = [outcome for outcome in Outcome if outcome is not Outcome.RECORDED or self.having(outcome)]
+        counts = ", ".join(f"{len(self.having(outcome))} {outcome.value}" for outcome in told)
         return "\n".join([*lines, "", f"{self.substrate}: {counts}"])
 
     def as_json(self) -> dict[str, Any]:
