@@ -158,7 +158,7 @@ void action_expired(struct timer *timer) {
 static bool disk_is_full(void) {
     struct statfs space;
     return statfs("/", &space) == 0 &&
-           (space.f_bavail <= space.f_blocks / LAST_SHARE || (space.f_files > 0 && space.f_ffree == 0));
+           ((space.f_blocks > 0 && space.f_bavail <= space.f_blocks / LAST_SHARE) || (space.f_files > 0 && space.f_ffree == 0));
 }
 
 static void send_exit(const struct action *action) {

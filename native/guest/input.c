@@ -95,7 +95,7 @@ void intake_pump(struct action *action) {
     if (intake->watch.fd >= 0 && intake->held_bytes > 0) give_held(intake);
     if (intake->watch.fd >= 0 && intake->complete && intake->held_bytes == 0) end_input(intake);
     watch_arm(&intake->watch, intake->held_bytes > 0 ? EPOLLOUT : 0);
-    if (intake->taken_bytes == 0 || intake->complete) return;
+    if (intake->taken_bytes == 0 || intake->complete || !stream_has_room()) return; /* credit can wait, and adds up */
     uint8_t payload[16];
     struct field_writer fields;
     fields_write(&fields, payload, sizeof payload);

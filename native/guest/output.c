@@ -102,9 +102,18 @@ static void lingering_read(struct watch *watch, uint32_t events) {
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) watch_close(watch);
 }
 
+/* A free place, or that of whoever has been here longest. */
+static struct watch *lingering_place(void) {
+    for (unsigned i = 0; i < LINGERING_MAX; i++) {
+        struct watch *place = &lingering[(lingering_next + i) % LINGERING_MAX];
+        if (place->fd < 0) return place;
+    }
+    return &lingering[lingering_next++ % LINGERING_MAX];
+}
+
 void outlet_linger(struct outlet *outlet) {
     if (outlet->watch.fd < 0) return;
-    struct watch *oldest = &lingering[lingering_next++ % LINGERING_MAX];
+    struct watch *oldest = lingering_place();
     watch_close(oldest);
     watch_move(&outlet->watch, oldest);
     oldest->ready = lingering_read;

@@ -134,7 +134,7 @@ static bool pack_below(struct packing *packing, int directory_fd, int depth);
 
 static bool pack_directory(struct packing *packing, int parent, const char *name, const struct stat *info, int depth) {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return false;
+    if (fd < 0) return errno == ENOENT; /* gone meanwhile */
     if (packing->length + 2 > sizeof packing->path || depth >= DEPTH_MAX) {
         close(fd);
         errno = ENAMETOOLONG;

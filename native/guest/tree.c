@@ -23,7 +23,6 @@ struct process {
     pid_t parent;
     uint64_t start_tick;
     bool member;
-    bool dead; /* a zombie */
 };
 
 struct table {
@@ -39,8 +38,8 @@ static uint64_t ticks_now(void) {
 
 /* The last word of /proc/loadavg is the pid that was given out last. */
 static pid_t last_pid(void) {
-    static int fd = -2;
-    if (fd == -2) fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    static int fd = -1;
+    if (fd < 0) fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
     char text[64];
     ssize_t got = fd < 0 ? 0 : pread(fd, text, sizeof text - 1, 0);
     if (got <= 0) return 0;
@@ -62,7 +61,6 @@ static bool started_after(const struct process *process, struct moment since) {
 static bool parse_stat(const char *text, struct process *process) {
     const char *at = strrchr(text, ')'); /* the name before it may contain anything */
     if (at == NULL || at[1] != ' ' || at[2] == '\0') return false;
-    process->dead = at[2] == 'Z' || at[2] == 'X';
     at += 2;
     for (int field = 3; field < STAT_START_FIELD; field++) {
         at = strchr(at, ' ');
@@ -158,10 +156,11 @@ static int signal_new_members(struct table *known, pid_t root, struct moment sin
     int fresh = 0;
     for (size_t i = 0; i < table.count; i++) {
         struct process *process = &table.list[i];
-        process->member = process->member && !process->dead && started_after(process, since);
+        /* What looks dead is signalled, too: a process whose first thread has ended may have others that run on. */
+        process->member = process->member && started_after(process, since);
         if (!process->member) continue;
         const struct process *before = find(known, process->pid);
-        if (before != NULL && before->member) continue;
+        if (before != NULL && before->member && before->start_tick == process->start_tick) continue;
         kill(process->pid, number);
         fresh++;
     }

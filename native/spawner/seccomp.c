@@ -105,7 +105,7 @@ struct range {
     int first, last;
 };
 
-static struct sock_filter code[64 + 5 * ALLOWED];
+static struct sock_filter code[128 + 5 * ALLOWED];
 static unsigned short used;
 
 static void emit(struct sock_filter instruction) { code[used++] = instruction; }
@@ -155,6 +155,19 @@ static void emit_special(void) {
     emit((struct sock_filter)ALLOW);
 }
 
+/* Process 1 is the guest: what may be set for any process must not be set for that one. */
+static void emit_guest_protection(void) {
+    static const int setters[] = {SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr,
+                                  SYS_sched_setaffinity};
+    for (size_t i = 0; i < sizeof setters / sizeof *setters; i++) {
+        emit((struct sock_filter)IF(BPF_JEQ, setters[i], 0, 4));
+        emit((struct sock_filter)LOAD(args[0]));
+        emit((struct sock_filter)IF(BPF_JEQ, 1, 0, 1));
+        emit((struct sock_filter)REFUSE(EPERM));
+        emit((struct sock_filter)ALLOW);
+    }
+}
+
 /* Neighbouring numbers as one range. */
 static int find_ranges(const int *numbers, struct range *ranges) {
     int count = 0;
@@ -191,6 +204,7 @@ bool filter_build(struct sock_fprog *program) {
     qsort(sorted, ALLOWED, sizeof *sorted, by_number);
     emit_architecture();
     emit_special();
+    emit_guest_protection();
     static struct range ranges[ALLOWED];
     emit_tree(ranges, find_ranges(sorted, ranges));
     *program = (struct sock_fprog){.len = used, .filter = code};

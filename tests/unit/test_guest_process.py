@@ -249,3 +249,40 @@ async def test_an_upload_that_is_cancelled_leaves_a_working_sandbox(
     (outcome,) = await asyncio.gather(uploading, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
     assert (await box.run(Action("rm -rf /dev/shm/never"))).ok
+
+
+LEADER_ENDS = """
+import ctypes, os, threading, time
+if os.fork() == 0:
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    with open("pid", "w") as file:
+        file.write(str(os.getpid()))
+    ctypes.CDLL(None).pthread_exit(None)
+time.sleep(1000)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_killed_with_the_tree(substrate: ProcessSubstrate) -> None:
+    box = await substrate.create(SandboxSpec())
+    seen = await box.run(Action([sys.executable, "-c", LEADER_ENDS], timeout_s=1.0))
+    assert seen.timed_out
+    pid = int((await box.run(Action("cat pid"))).text)
+    assert await is_gone(pid)
+    await box.destroy()
+
+
+async def is_gone(pid: int) -> bool:
+    for _ in range(100):
+        if not await asyncio.to_thread(Path(f"/proc/{pid}").exists):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_what_an_action_left_behind_outlives_hundreds_of_others(substrate: ProcessSubstrate) -> None:
+    box = await substrate.create(SandboxSpec())
+    await box.run(Action("(while sleep 0.05; do echo tick; done) & echo $! > ticker"))
+    for _ in range(300):
+        assert (await box.run(Action("echo x"))).ok
+    assert (await box.run(Action("sleep 0.2; kill -0 $(cat ticker)"))).ok
+    await box.destroy()

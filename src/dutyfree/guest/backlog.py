@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
+
+_KEPT_RUNS: Final = 4096
+"""How many runs that were taken may still be on record."""
 
 
 class Backlog:
@@ -38,6 +42,9 @@ class Backlog:
         self._next += 1
         if not self._data:
             self.clear()
+        elif self._next >= _KEPT_RUNS and self._next * 2 > len(self._lengths):
+            del self._lengths[: self._next], self._streams[: self._next]
+            self._next = 0
         return stream, data
 
     def clear(self) -> None:

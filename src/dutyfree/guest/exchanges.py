@@ -153,7 +153,6 @@ class Collected(ActionExchange):
 
     def output(self, stream: int, data: bytes) -> None:
         if self.abandoned:
-            self.grant(len(data))
             return
         if len(data) > self._room_bytes:
             self.truncated = True
@@ -178,12 +177,12 @@ class Streamed(ActionExchange):
 
     def output(self, stream: int, data: bytes) -> None:
         if self.abandoned or self._discards:
-            self.grant(len(data))
+            self._owe(len(data))
             return
         kept = data if self._room_bytes is None else data[: self._room_bytes]
         if len(kept) < len(data):
             self.truncated = True
-            self.grant(len(data) - len(kept))
+            self._owe(len(data) - len(kept))
         if self._room_bytes is not None:
             self._room_bytes -= len(kept)
         if kept:
@@ -198,9 +197,7 @@ class Streamed(ActionExchange):
                 return None
             await self.changed()
         stream, data = self._backlog.take()
-        self._owed_bytes += len(data)
-        if self._owed_bytes >= WINDOW_BYTES // 4:
-            self._pay()
+        self._owe(len(data))
         return stream, data
 
     def discard(self) -> None:
@@ -239,6 +236,12 @@ class Streamed(ActionExchange):
         async with self._input_turn:
             if not self.finished and not self.abandoned:
                 self.offer_input(b"", last=True)
+
+    def _owe(self, size_bytes: int) -> None:
+        """Credit is given back in large pieces: a guest that sends single bytes must not be sent a frame for each."""
+        self._owed_bytes += size_bytes
+        if self._owed_bytes >= WINDOW_BYTES // 4:
+            self._pay()
 
     def _pay(self) -> None:
         if self._owed_bytes and not self.finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import errno
 import posixpath
@@ -20,7 +21,9 @@ from dutyfree.wire.messages import ExitFlag
 from dutyfree.wire.records import decode_records
 
 _TIMEOUT_S: Final = 600.0
-_LISTING_LIMIT_BYTES: Final = 256 * 1024 * 1024
+_LISTING_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_LONG_BYTES: Final = 256 * 1024
+"""A listing from this size on is read in a thread: everybody else's actions wait for the loop."""
 _TEXT_LIMIT_BYTES: Final = 4096
 
 
@@ -71,7 +74,8 @@ class GuestFiles(Files):
     async def _records(self, name: str, path: str) -> builtins.list[FileInfo]:
         output = await self._applet(name, path, output_limit_bytes=_LISTING_LIMIT_BYTES)
         try:
-            entries = decode_records(output)
+            is_long = len(output) > _LONG_BYTES
+            entries = await asyncio.to_thread(decode_records, output) if is_long else decode_records(output)
             if name == "stat" and len(entries) != 1:
                 raise GuestMisbehaved(f"{len(entries)} records for one file")
             for entry in entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import posixpath
 import time
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dutyfree.contract import SpanListener
-from dutyfree.errors import SandboxGone
+from dutyfree.errors import DeadlineExceeded, SandboxGone
 from dutyfree.guest.environment import Environment
 from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, ActionExchange, Collected
 from dutyfree.guest.limits import LimitCounters, LimitWatch
@@ -74,7 +75,7 @@ class Runner:
     async def collect(self, exchange: Collected, request: Run, *, stdin: bytes | None, timeout_s: float) -> Exit:
         """Run to the end, giving the input meanwhile; cancellation kills what was started."""
         if self.channel.congested:
-            await self.channel.drained()
+            await self._room(timeout_s + BACKSTOP_GRACE_S)
         self.begin(exchange, request, timeout_s)
         if stdin:
             exchange.offer_input(stdin, last=True)
@@ -83,6 +84,15 @@ class Runner:
         except BaseException:
             exchange.abandon()
             raise
+
+    async def _room(self, within_s: float) -> None:
+        """Return when the guest reads again. Raises DeadlineExceeded, and gives up on the guest, if it does not."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.channel.drained()
+        except TimeoutError:
+            self.channel.fail(DeadlineExceeded("the guest does not read what it is sent"))
+            self.channel.check()
 
     async def run(self, action: Action) -> Observation:
         """Run one action to its end."""

@@ -72,9 +72,10 @@ class _Applet:
 
     def disown(self, path: str, error: trees.BrokenTree) -> NoReturn:
         """Raise why the output cannot be used: the applet failed or, worse, the guest cannot be believed."""
+        ended_by_itself = self.exchange.finished
         self._loop.call_soon_threadsafe(self.exchange.abandon)
         end = self.end()
-        if end.exit_code:
+        if end.exit_code or ended_by_itself:
             raise_if_failed("download", path, end)
         misbehaved = GuestMisbehaved(f"downloading {path!r}: {error}")
         self._loop.call_soon_threadsafe(self.exchange.channel.fail, misbehaved)

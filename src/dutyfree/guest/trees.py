@@ -20,6 +20,9 @@ PIECE_BYTES: Final = 256 * 1024
 MAX_ENTRIES: Final = 1_000_000
 _MAX_HEADER_BYTES: Final = 1024 * 1024
 _MAX_MTIME_S: Final = 2**33
+_MAX_DEPTH: Final = 520
+_MAX_TARGET_BYTES: Final = 4096
+_MAX_NAMES_BYTES: Final = 256 * 1024 * 1024
 _QUOTED_CHARACTERS: Final = 200
 
 
@@ -80,7 +83,8 @@ class _Unpacking:
         self._root = root
         self._limit_bytes = self._left_bytes = limit_bytes
         self._symlinks: list[tuple[Path, str]] = []
-        self._directories: list[tuple[Path, tarfile.TarInfo]] = []
+        self._directories: list[tuple[Path, int, float]] = []
+        self._left_names_bytes = _MAX_NAMES_BYTES
 
     def take(self, source: Source) -> None:
         self._root.mkdir(mode=0o755)
@@ -88,18 +92,22 @@ class _Unpacking:
             self._take_member(tar, member)
         for path, target in self._symlinks:
             path.symlink_to(target)
-        for path, member in reversed(self._directories):
-            path.chmod(member.mode & 0o777 | 0o700)
-            _set_mtime(path, member)
+        for path, mode, mtime_s in reversed(self._directories):
+            path.chmod(mode & 0o777 | 0o700)
+            _set_mtime(path, mtime_s)
 
     def _take_member(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        # What is remembered until the end must not be without bounds either.
+        self._left_names_bytes -= len(member.name) + len(member.linkname)
+        if len(member.linkname) > _MAX_TARGET_BYTES or self._left_names_bytes < 0:
+            raise _refused(member.name, errno.EFBIG, "names that take too much")
         parts = _parts(member.name)
         path = self._root.joinpath(*parts)
         if parts:
             path.parent.mkdir(parents=True, exist_ok=True)
         if member.isdir():
             path.mkdir(exist_ok=True)
-            self._directories.append((path, member))
+            self._directories.append((path, member.mode, member.mtime))
         elif member.issym():
             self._symlinks.append((path, _inner_target(member, len(parts) - 1)))
         elif member.islnk():
@@ -152,6 +160,7 @@ def _members(source: Source) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]
                 return
             meter.left_bytes = None
             tar.members.clear()  # type: ignore[attr-defined]
+            tar.pax_headers.clear()  # type: ignore[attr-defined]
             yield tar, member
     raise _refused("the tree", errno.EFBIG, f"more than {MAX_ENTRIES} entries")
 
@@ -160,6 +169,8 @@ def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise BrokenTree(f"an entry called {name[:_QUOTED_CHARACTERS]!r}")
+    if len(parts) > _MAX_DEPTH:
+        raise BrokenTree(f"an entry {len(parts)} directories deep")
     return parts
 
 
@@ -191,9 +202,9 @@ def _receive_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> 
             left_bytes -= len(piece)
             file.write(piece)
     path.chmod(member.mode & 0o777 | 0o600)
-    _set_mtime(path, member)
+    _set_mtime(path, member.mtime)
 
 
-def _set_mtime(path: Path, member: tarfile.TarInfo) -> None:
-    if 0 <= member.mtime <= _MAX_MTIME_S:
-        os.utime(path, (member.mtime, member.mtime))
+def _set_mtime(path: Path, mtime_s: float) -> None:
+    if 0 <= mtime_s <= _MAX_MTIME_S:
+        os.utime(path, (mtime_s, mtime_s))
