@@ -286,3 +286,25 @@ async def test_what_an_action_left_behind_outlives_hundreds_of_others(substrate:
         assert (await box.run(Action("echo x"))).ok
     assert (await box.run(Action("sleep 0.2; kill -0 $(cat ticker)"))).ok
     await box.destroy()
+
+
+async def test_a_tree_deeper_than_python_can_recurse_is_removed(substrate: ProcessSubstrate) -> None:
+    box = await substrate.create(SandboxSpec())
+    deep = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
+    home = (await box.run(Action("pwd"))).text.strip()
+    assert (await box.run(Action([sys.executable, "-c", deep]))).ok
+    await box.destroy()
+    assert not await asyncio.to_thread(Path(home).exists)
+
+
+async def test_a_bystander_that_merely_mentions_a_sandbox_is_not_killed(substrate: ProcessSubstrate) -> None:
+    box = await substrate.create(SandboxSpec())
+    home = (await box.run(Action("pwd"))).text.strip()
+    bystander = subprocess.Popen(["sleep", "60"], env={"OLDPWD": home})  # noqa: ASYNC220
+    try:
+        os.kill(box.pid, signal.SIGKILL)  # so that what it left behind is looked for
+        await box.destroy()
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()

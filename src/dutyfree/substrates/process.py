@@ -14,7 +14,6 @@ import fcntl
 import os
 import pwd
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
 from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.substrates.removal import remove_tree
 from dutyfree.wire.channel import Channel
 
 _PREFIX: Final = "dutyfree-process-"
@@ -115,7 +115,7 @@ class ProcessSubstrate(Substrate):
         outcomes = await asyncio.gather(*(sandbox.destroy() for sandbox in sandboxes), return_exceptions=True)
         if directory is not None:
             try:
-                await asyncio.to_thread(_remove_tree, directory)
+                await asyncio.to_thread(remove_tree, directory)
             finally:
                 os.close(self._lock_fd)
         for outcome in outcomes:
@@ -168,7 +168,7 @@ class _Body:
         try:
             self.directory.rmdir()
         except OSError:
-            await asyncio.to_thread(_remove_tree, self.directory)
+            await asyncio.to_thread(remove_tree, self.directory)
 
     async def _exited(self) -> bool:
         if self._process.poll() is not None:
@@ -234,10 +234,10 @@ def _claim() -> tuple[Path, int]:
 
 def _sweep() -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SubstrateFailed):
             if directory.lstat().st_uid == os.getuid() and _is_abandoned(directory):
                 _kill_strays(directory)
-                _remove_tree(directory)
+                remove_tree(directory)
 
 
 def _is_abandoned(directory: Path) -> bool:
@@ -252,8 +252,8 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def _kill_strays(directory: Path) -> None:
-    """Kill what a guest that died before its time left behind: all that has the directory in its environment."""
-    mark = os.fsencode(directory)
+    """Kill what a guest that died before its time left behind: all whose TMPDIR, which we set, is in the directory."""
+    mark = b"TMPDIR=" + os.fsencode(directory)
     for _ in range(_STRAY_ROUNDS):
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
         strays = [pid for pid in pids if _is_marked(pid, mark)]
@@ -267,25 +267,8 @@ def _kill_strays(directory: Path) -> None:
 
 def _is_marked(pid: int, mark: bytes) -> bool:
     try:
-        return pid != os.getpid() and mark in Path(f"/proc/{pid}/environ").read_bytes()
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-
-
-def _remove_tree(directory: Path) -> None:
-    """Remove it also where directories in it were made unreadable. Raises SubstrateFailed."""
-    try:
-        with contextlib.suppress(PermissionError, FileNotFoundError):
-            shutil.rmtree(directory)
-            return
-        directory.chmod(0o700)
-        for parent, names, _files in os.walk(directory):
-            for name in names:
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    path.chmod(0o700)
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise SubstrateFailed(f"cannot remove {str(directory)!r}: {error}") from error
+    # Exactly that directory or below it: a path that is merely mentioned says nothing about who started a process.
+    return pid != os.getpid() and any(entry == mark or entry.startswith(mark + b"/") for entry in entries)

@@ -13,17 +13,16 @@ import hashlib
 import os
 import re
 import stat
-import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dutyfree.errors import SubstrateUnavailable
+from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
+from dutyfree.substrates.removal import remove_tree
 
 LOCK = "lock"
-REMOVAL_TIMEOUT_S = 600.0
 _NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")
 
 
@@ -60,7 +59,7 @@ class Owner:
         """Give the claim up and remove what a spawner that was killed has left; it has gone already."""
         _remove_cgroups(cgroups, self.name)
         for directory in (self.disk_directory, self.state_directory):
-            _remove_tree(directory)
+            _forget(directory)
         os.close(self.lock_fd)
 
 
@@ -97,7 +96,7 @@ def sweep(cgroups: Cgroups) -> list[str]:
     for name in dead:
         _remove_cgroups(cgroups, name)
         for base in bases:
-            _remove_tree(base / name)
+            _forget(base / name)
     return dead
 
 
@@ -138,13 +137,10 @@ def _is_dead(name: str) -> bool:
     return not Path(f"/proc/{named[1]}").exists()
 
 
-def _remove_tree(path: Path) -> None:
-    """However deep it is: the trees of hostile programs have been here."""
-    if path.exists():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                ["rm", "-rf", "--one-file-system", "--", str(path)], capture_output=True, timeout=REMOVAL_TIMEOUT_S
-            )
+def _forget(directory: Path) -> None:
+    """Remove it; what cannot be removed now is left to whoever comes next."""
+    with contextlib.suppress(SubstrateFailed):
+        remove_tree(directory)
 
 
 def _remove_cgroups(cgroups: Cgroups, owner: str) -> None:
