@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         reasons[f"known gap: {report.nodeid}: {report.wasxfail}"] += 1
     with Path(target).open("a", encoding="utf-8") as lines:
         lines.writelines(f"{reason} ({count} tests)\n" for reason, count in sorted(reasons.items()))
+
+
+@pytest.fixture
+def deep_trees(tmp_path: Path) -> Iterator[None]:
+    """For tests that make deep trees: where one fails, pytest's own clean-up, which recurses, would break later runs."""
+    yield
+    subprocess.run(["rm", "-rf", "--", *tmp_path.iterdir()], check=True)
