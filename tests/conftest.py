@@ -28,6 +28,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def deep_trees(tmp_path: Path) -> Iterator[None]:
-    """For tests that make deep trees: where one fails, pytest's own clean-up, which recurses, would break later runs."""
+    """For tests that make deep trees: where one fails, pytest's own clean-up recurses and breaks a later run."""
     yield
     subprocess.run(["rm", "-rf", "--", *tmp_path.iterdir()], check=True)

@@ -11,9 +11,11 @@ The life of a sandbox
 2. `Substrate.create(spec)` returns a sandbox in which an action can run at once. If it raises, or is cancelled,
    nothing of the sandbox is left.
 3. `run`, `stream`, `session`, `terminal` and `files` act in the sandbox, any number of them at the same time.
-4. `Sandbox.destroy()` ends every process in it and gives back all that it held. It may be called again, at any time,
+4. `Sandbox.reset()`, `snapshot()` and `fork()`, where the substrate can, put it back to how it was made, freeze its
+   files for others to start from, and multiply it. They carry files, never processes.
+5. `Sandbox.destroy()` ends every process in it and gives back all that it held. It may be called again, at any time,
    by anyone: the second call does nothing.
-5. `Substrate.close()` destroys whatever is still alive. If the host process is killed instead, everything is gone
+6. `Substrate.close()` destroys whatever is still alive. If the host process is killed instead, everything is gone
    within two seconds.
 
 Who is to blame
@@ -36,6 +38,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Self
 
+from dutyfree.errors import Unsupported
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -44,6 +47,7 @@ from dutyfree.model import (
     Chunk,
     Command,
     FileInfo,
+    Image,
     Isolation,
     Observation,
     SandboxSpec,
@@ -144,6 +148,33 @@ class Sandbox(ABC):
     ) -> Terminal:
         """Start a command on a pseudo-terminal. Raises as `run` does; Unsupported without `Capability.TERMINALS`."""
 
+    async def reset(self) -> None:
+        """Put the sandbox back to how it was made: its files, processes, sessions, ports and environment.
+
+        Calls that were under way raise SandboxGone, and so do sessions and terminals of before. What comes back is
+        checked; a sandbox that is not clean, or whose reset failed or was cancelled, is destroyed and never given out
+        again. Raises Unsupported without `Capability.RESET`, and otherwise as `Substrate.create` does.
+        """
+        raise Unsupported("this substrate cannot reset its sandboxes")
+
+    async def snapshot(self) -> Snapshot:
+        """Freeze the files as they are now; the sandbox goes on, processes and all.
+
+        Writers stand still meanwhile, so that what is frozen is one moment. Its time does not depend on how much was
+        written if nothing runs in the sandbox, which is so between actions; otherwise what was written is copied.
+        Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, and otherwise as `run` does.
+        """
+        raise Unsupported("this substrate cannot take snapshots")
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        """`count` further sandboxes with the files as they are now; `reset` takes each back to this moment.
+
+        All of them or none: if one cannot be made, the others are destroyed. Processes, sessions and what is in
+        memory alone (/dev/shm) are not carried over. Raises Unsupported without `Capability.FORK`, and otherwise as
+        `snapshot` and `Substrate.create` do.
+        """
+        raise Unsupported("this substrate cannot fork its sandboxes")
+
     @abstractmethod
     async def destroy(self) -> None:
         """End everything in the sandbox and give back all that it held. Idempotent; raises SubstrateFailed."""
@@ -155,6 +186,36 @@ class Sandbox(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.destroy()
+
+
+class Snapshot(ABC):
+    """The files of a sandbox at one moment. Outlives the sandbox; gone with the substrate unless it was saved."""
+
+    id: str
+
+    @property
+    @abstractmethod
+    def image(self) -> Image:
+        """To start sandboxes from, on the substrate that took it, until `discard`. After `save`, what was saved."""
+
+    @abstractmethod
+    async def save(self) -> Image:
+        """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
+
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        """
+
+    @abstractmethod
+    async def discard(self) -> None:
+        """Let go of it; sandboxes that were started from it go on. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.discard()
 
 
 class ActionStream(ABC):

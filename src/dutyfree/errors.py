@@ -5,6 +5,8 @@
     DutyfreeError
     ├── CallerError                 the call was wrong; repeating it gives the same answer
     │   ├── InvalidRequest          a value that no substrate could accept
+    │   │   └── ArchiveRefused      an archive, or an image, that is broken or means harm
+    │   ├── BuildFailed             a recipe's own line failed (has .stage, .log)
     │   ├── Unsupported             this substrate lacks the capability
     │   ├── SandboxGone             the sandbox was destroyed before this call
     │   ├── SessionEnded            the session's shell has exited
@@ -51,6 +53,20 @@ class CallerError(DutyfreeError):
 
 class InvalidRequest(CallerError):
     """A value that no substrate could accept; raised before anything was done."""
+
+
+class ArchiveRefused(InvalidRequest):
+    """An archive, or an image, that is broken or means harm; nothing of it was kept."""
+
+
+class BuildFailed(CallerError):
+    """A line of a recipe's stage failed; nothing of the stage was kept."""
+
+    def __init__(self, message: str, *, stage: str, log: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.stage = stage
+        self.log = log
+        """The end of what the stage printed."""
 
 
 class Unsupported(CallerError):

@@ -2,10 +2,12 @@
 
 from dutyfree.model.action import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
 from dutyfree.model.file import FileInfo, FileKind
+from dutyfree.model.image import Image
 from dutyfree.model.isolation import Isolation
 from dutyfree.model.limits import Network, Resources
 from dutyfree.model.observation import Chunk, Observation, Timing
 from dutyfree.model.phase import Phase
+from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
 from dutyfree.model.span import Span
 from dutyfree.model.spec import Capability, SandboxSpec, Unenforced, Upper
 
@@ -17,14 +19,19 @@ __all__ = [
     "Chunk",
     "Command",
     "FileInfo",
+    "FileInput",
     "FileKind",
+    "GitInput",
+    "Image",
     "Isolation",
     "Network",
     "Observation",
     "Phase",
+    "Recipe",
     "Resources",
     "SandboxSpec",
     "Span",
+    "Stage",
     "Timing",
     "Unenforced",
     "Upper",

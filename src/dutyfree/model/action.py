@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.spec import check_env
+from dutyfree.model.environment import check_env
 
 Command = str | Sequence[str]
 """A shell line (str) or an argv (a sequence of str)."""

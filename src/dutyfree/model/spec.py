@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.environment import check_env
+from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
 
 
@@ -25,6 +27,14 @@ class Capability(StrEnum):
     """What one sandbox writes, no other sandbox and no host process sees."""
     KILL_TREE = "kill-tree"
     """A timeout also ends descendants that left the process group."""
+    RESET = "reset"
+    """A sandbox can be put back to how it was made, with nothing of what happened in it left."""
+    SNAPSHOT = "snapshot"
+    """The files of a running sandbox can be frozen, and other sandboxes started from them."""
+    FORK = "fork"
+    """A running sandbox can be multiplied."""
+    IMAGES = "images"
+    """Sandboxes can start from layers of an image store."""
     HOST_PROCESSES = "host-processes"
     """Sandboxes are processes of this machine, so that leaks of them can be counted."""
 
@@ -53,15 +63,10 @@ class SandboxSpec:
     upper: Upper = Upper.TMPFS
     env: Mapping[str, str] = field(default_factory=dict)
     hostname: str = "dutyfree"
+    image: Image = field(default_factory=Image)
+    """What it starts from; its environment holds where `env` says nothing else."""
 
     def __post_init__(self) -> None:
         if not self.hostname or len(self.hostname) > 63 or not self.hostname.replace("-", "").isalnum():
             raise InvalidRequest(f"hostname {self.hostname!r} is not a single DNS label")
         check_env(self.env)
-
-
-def check_env(env: Mapping[str, str]) -> None:
-    """Raise InvalidRequest unless every entry can stand in a process's environment."""
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise InvalidRequest(f"environment entry {name!r} cannot be represented")

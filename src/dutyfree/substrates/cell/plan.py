@@ -14,15 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.cgroups import Cgroups
 from dutyfree.substrates.cell.hostroot import SYSTEM_TREES, HostRoot, TopLevel, is_open
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 
-SUBORDINATE_IDS = 0x7000_0000
-"""Where a root-made cell's ids begin on the host: a range that no distribution and no systemd component uses."""
-SUBORDINATE_COUNT = 65536
 ACCOUNTS = 0x0FFF_0000
 """How many ids behind that range serve as the cells' accounts with the kernel, one each."""
 TTY_GROUP = 5

@@ -13,6 +13,7 @@ from pathlib import Path
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
+from dutyfree.images.ownership import is_root
 from dutyfree.model import Capability, Isolation, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.substrates.cell import cgroups, hostroot, owner, plan
@@ -70,7 +71,7 @@ class CellSubstrate(Substrate):
                 owner=claimed.name,
                 host=await asyncio.to_thread(hostroot.survey, (*self._masks, str(owner.disk_base()))),
                 cgroups=found,
-                rootless=not _is_root(),
+                rootless=not is_root(),
                 state_directory=str(claimed.state_directory),
                 disk_directory=str(claimed.disk_directory),
             )
@@ -207,11 +208,6 @@ class CellSandbox(GuestSandbox):
 
     pid: int = 0
     """The guest's process id on the host."""
-
-
-def _is_root() -> bool:
-    """Root of the machine; root of a user namespace has no other ids to give, and is a user like any other."""
-    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
 
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:

@@ -1,0 +1,49 @@
+"""Whose files are whose: how the ids in an image are kept on this machine's disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import ArchiveRefused
+
+SUBORDINATE_IDS = 0x7000_0000
+"""Where the ids of images and of root-made cells begin on the host: a range that no distribution and no systemd
+component uses. A program that is set-uid root in an image is nobody's on the host."""
+SUBORDINATE_COUNT = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """As root, every id is moved up by `shift`; an ordinary user (None) owns all files, whoever owned them before."""
+
+    shift: int | None
+
+    @classmethod
+    def here(cls) -> Ownership:
+        """What this process can do."""
+        return cls(SUBORDINATE_IDS if is_root() else None)
+
+    def stored(self, number: int) -> int:
+        """The id on disk for an id in an image; -1, which changes nothing, without a shift. Raises ArchiveRefused."""
+        if not 0 <= number < SUBORDINATE_COUNT:
+            hint = f"sandboxes have ids below {SUBORDINATE_COUNT}; build the image with smaller ones"
+            raise ArchiveRefused(f"a file belongs to id {number}", hint=hint)
+        return -1 if self.shift is None else self.shift + number
+
+    def shown(self, number: int) -> int:
+        """The id in an image for an id on disk; what is not in the range belongs to root there."""
+        if self.shift is None or not self.shift <= number < self.shift + SUBORDINATE_COUNT:
+            return 0
+        return number - self.shift
+
+    @property
+    def opaque_xattr(self) -> str:
+        """The attribute by which a directory hides what lies below it."""
+        return "user.overlay.opaque" if self.shift is None else "trusted.overlay.opaque"
+
+
+def is_root() -> bool:
+    """Root of the machine; root of a user namespace has no other ids to give, and is a user like any other."""
+    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]

@@ -1,0 +1,69 @@
+"""What a sandbox starts from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model.environment import check_env
+
+MAX_LAYERS = 128
+_STORED = re.compile(r"sha256:[0-9a-f]{64}")
+_LIVE = re.compile(r"live:[0-9a-z-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Layers, bottom first, and what belongs to them. `Image()` is the host's own root, with nothing over it.
+
+    A layer is named `sha256:...` after its content when a store keeps it, or `live:...` while it is the frozen upper of
+    a sandbox that a substrate keeps, gone with that substrate.
+    """
+
+    layers: tuple[str, ...] = ()
+    over_host: bool = True
+    """Whether the host's own root lies below the layers; otherwise nothing does."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/root"
+    """Where actions run unless they say otherwise."""
+
+    def __post_init__(self) -> None:
+        if not self.layers and not self.over_host:
+            raise InvalidRequest("an image without layers has nothing in it")
+        if len(self.layers) > MAX_LAYERS:
+            raise InvalidRequest(f"an image has at most {MAX_LAYERS} layers, not {len(self.layers)}")
+        for layer in self.layers:
+            if not _STORED.fullmatch(layer) and not _LIVE.fullmatch(layer):
+                raise InvalidRequest(f"{layer!r} does not name a layer")
+        if not self.cwd.startswith("/") or "\0" in self.cwd:
+            raise InvalidRequest(f"cwd {self.cwd!r} is not an absolute path")
+        check_env(self.env)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is in a store, so that it outlives every sandbox."""
+        return not any(layer.startswith("live:") for layer in self.layers)
+
+    @property
+    def digest(self) -> str:
+        """Names all of it: the same for the same content. Raises InvalidRequest for what is not stored yet."""
+        if not self.is_stored:
+            raise InvalidRequest("an image with live layers has no digest", hint="save the snapshot first")
+        return "sha256:" + hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON; `from_dict` reads it."""
+        return {"layers": list(self.layers), "over_host": self.over_host, "env": dict(self.env), "cwd": self.cwd}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Image:
+        """Read what `as_dict` wrote. Raises InvalidRequest for anything else."""
+        match data:
+            case {"layers": list(layers), "over_host": bool(over_host), "env": dict(env), "cwd": str(cwd)}:
+                if all(isinstance(each, str) for each in (*layers, *env, *env.values())):
+                    return cls(tuple(layers), over_host, env, cwd)
+        raise InvalidRequest("this is not the description of an image")
