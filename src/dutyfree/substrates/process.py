@@ -27,7 +27,7 @@ from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
 from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced
-from dutyfree.substrates.removal import remove_tree
+from dutyfree.removal import remove_tree
 from dutyfree.wire.channel import Channel
 
 _PREFIX: Final = "dutyfree-process-"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
-from dutyfree.substrates.removal import remove_tree
+from dutyfree.removal import remove_tree
 
 LOCK = "lock"
 _NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")
