@@ -9,6 +9,7 @@
     │   ├── BuildFailed             a recipe's own line failed (has .stage, .log)
     │   ├── Unsupported             this substrate lacks the capability
     │   ├── SandboxGone             the sandbox was destroyed before this call
+    │   ├── SandboxReset            the sandbox was reset while this was under way
     │   ├── SessionEnded            the session's shell has exited
     │   └── FileFailed              a file operation that the sandbox's own kernel refused (has .errno)
     ├── CapacityError               a limit was reached; the same call may succeed later
@@ -75,6 +76,10 @@ class Unsupported(CallerError):
 
 class SandboxGone(CallerError):
     """The sandbox was destroyed, or died, before this call."""
+
+
+class SandboxReset(CallerError):
+    """The sandbox was reset while this was under way; it lives on, without anything that was in it."""
 
 
 class SessionEnded(CallerError):

@@ -12,7 +12,7 @@ from dutyfree.model.limits import Network
 
 LADDER = ("image", "repository", "dependencies")
 """Stages that everybody knows, in their order; a recipe may leave any of them out and add others anywhere."""
-BASE_KINDS = ("host", "dir", "tar", "oci", "debian")
+BASE_KINDS = ("host", "image", "dir", "tar", "oci", "debian")
 MAX_STAGES = 64
 DEFAULT_STAGE_TIMEOUT_S = 1800.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -82,9 +82,9 @@ class Stage:
 class Recipe:
     """A base and stages over it.
 
-    `base` is `host` (the machine's own root), `dir:PATH`, `tar:PATH`, `debian:SUITE[+PACKAGE...]`, or `oci:` before an
-    OCI layout's path, a registry's image (`oci:docker://HOST/NAME:TAG`) or a local Docker engine's
-    (`oci:docker-daemon:NAME:TAG`).
+    `base` is `host` (the machine's own root), `image:NAME` (one in the store, like a saved snapshot), `dir:PATH`,
+    `tar:PATH`, `debian:SUITE[+PACKAGE...]`, or `oci:` before an OCI layout's path, a registry's image
+    (`oci:docker://HOST/NAME:TAG`) or a local Docker engine's (`oci:docker-daemon:NAME:TAG`).
     """
 
     base: str = "host"
@@ -93,7 +93,8 @@ class Recipe:
     def __post_init__(self) -> None:
         kind, colon, rest = self.base.partition(":")
         if kind not in BASE_KINDS or (kind == "host") == bool(colon) or (colon and not rest) or "\0" in rest:
-            raise InvalidRequest(f"base {self.base!r}: use 'host' or one of dir: tar: oci: debian: and what follows it")
+            kinds = " ".join(f"{kind}:" for kind in BASE_KINDS[1:])
+            raise InvalidRequest(f"base {self.base!r}: use 'host', or one of {kinds} and what it stands for")
         if len(self.stages) > MAX_STAGES:
             raise InvalidRequest(f"a recipe has at most {MAX_STAGES} stages, not {len(self.stages)}")
         names = [stage.name for stage in self.stages]

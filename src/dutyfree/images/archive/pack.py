@@ -1,0 +1,188 @@
+"""From a layer's tree to its archive: the one that names it, the same bytes wherever and whenever it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from dutyfree.errors import InvalidRequest, SubstrateFailed
+from dutyfree.images.archive import headers
+from dutyfree.images.archive.entries import OPAQUE_NAME, WHITEOUT_PREFIX
+from dutyfree.images.archive.headers import Header
+from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
+from dutyfree.images.attributes import (
+    CAPABILITY,
+    belongs_in_layer,
+    is_opaque,
+    is_whiteout,
+    kept_xattrs,
+    shown_capability,
+)
+from dutyfree.images.descent import Descent, Visit, open_file, walk
+from dutyfree.images.disk import disk_errors, quoted
+from dutyfree.images.ownership import Ownership
+
+_PIECE_BYTES: Final = 256 * 1024
+_END: Final = bytes(2 * headers.BLOCK_BYTES)
+
+
+def pack(
+    tree: Path,
+    out: BinaryIO | None,
+    ownership: Ownership,
+    on_bytes: Callable[[int], None] | None = None,
+    limits: ArchiveLimits = DEFAULT_LIMITS,
+) -> str:
+    """Write the OCI layer archive of a tree, uncompressed, to `out`; returns its digest, `sha256:...`.
+
+    Without `out` only the digest is made. `on_bytes` hears of every piece. Sockets are left out, and device nodes below
+    /dev. Raises InvalidRequest for what no layer can hold or what is past the limits, CapacityError, and
+    SubstrateFailed, also for a tree that changes meanwhile; what was written until then is of no use.
+    """
+    with disk_errors(f"cannot pack the layer in {str(tree)!r}"), Descent.at(tree) as descent:
+        packing = _Packing(descent, _Sink(out, on_bytes), ownership, limits)
+        return packing.run()
+
+
+class _Sink:
+    """Gathers small pieces; counts, digests and passes on."""
+
+    def __init__(self, out: BinaryIO | None, on_bytes: Callable[[int], None] | None) -> None:
+        self._out = out
+        self._on_bytes = on_bytes
+        self._digest = hashlib.sha256()
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= _PIECE_BYTES:
+            self._flush()
+
+    def finish(self) -> str:
+        self._flush()
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def _flush(self) -> None:
+        data = b"".join(self._gathered)
+        self._gathered.clear()
+        self._gathered_bytes = 0
+        self._digest.update(data)
+        if self._out is not None:
+            self._out.write(data)
+        if self._on_bytes is not None and data:
+            self._on_bytes(len(data))
+
+
+class _Packing:
+    def __init__(self, descent: Descent, sink: _Sink, ownership: Ownership, limits: ArchiveLimits) -> None:
+        self._descent = descent
+        self._sink = sink
+        self._ownership = ownership
+        self._limits = limits
+        self._left_bytes = limits.bytes
+        self._left_entries = limits.entries
+        self._first_names: dict[tuple[int, int], bytes] = {}
+
+    def run(self) -> str:
+        for visit in walk(self._descent):
+            if not visit.leaving and belongs_in_layer(visit.path, visit.info):
+                self._count(visit)
+                self._add(visit)
+        self._sink.write(_END)
+        return self._sink.finish()
+
+    def _count(self, visit: Visit) -> None:
+        self._left_entries -= 1
+        if stat.S_ISREG(visit.info.st_mode):
+            self._left_bytes -= visit.info.st_size
+        if self._left_entries < 0 or self._left_bytes < 0:
+            what = f"{self._limits.bytes} bytes" if self._left_bytes < 0 else f"{self._limits.entries} entries"
+            raise InvalidRequest(f"a layer of more than {what}, at {quoted(visit.path)}")
+
+    def _add(self, visit: Visit) -> None:
+        mode = visit.info.st_mode
+        if is_whiteout(visit.info):
+            self._sink.write(Header(_beside(visit, WHITEOUT_PREFIX + visit.name), headers.FILE).encoded())
+        elif visit.name.startswith(WHITEOUT_PREFIX):
+            hint = "names that begin with '.wh.' mean deletions in images: remove or rename it"
+            raise InvalidRequest(f"{quoted(visit.path)} cannot be part of a layer", hint=hint)
+        elif stat.S_ISDIR(mode):
+            self._add_directory(visit)
+        elif stat.S_ISREG(mode):
+            self._add_file(visit)
+        elif stat.S_ISLNK(mode):
+            target = os.readlink(visit.name, dir_fd=self._descent.fd)
+            self._sink.write(self._header(visit, headers.SYMLINK, target=target).encoded())
+        elif stat.S_ISFIFO(mode):
+            self._sink.write(self._header(visit, headers.FIFO).encoded())
+
+    def _add_directory(self, visit: Visit) -> None:
+        fd = self._descent.fd
+        name = visit.path + b"/" if visit.path else b"./"
+        self._sink.write(self._header(visit, headers.DIRECTORY, name=name, xattrs=self._xattrs(fd)).encoded())
+        if is_opaque(fd, self._ownership):
+            name = visit.path + b"/" + OPAQUE_NAME if visit.path else OPAQUE_NAME
+            self._sink.write(Header(name, headers.FILE).encoded())
+
+    def _add_file(self, visit: Visit) -> None:
+        identity = (visit.info.st_dev, visit.info.st_ino)
+        first = self._first_names.get(identity)
+        if first is not None:
+            self._sink.write(self._header(visit, headers.HARD_LINK, target=first).encoded())
+            return
+        if visit.info.st_nlink > 1:
+            self._first_names[identity] = visit.path
+        fd = open_file(visit, self._descent)
+        try:
+            size = visit.info.st_size
+            xattrs = self._xattrs(fd)
+            self._sink.write(self._header(visit, headers.FILE, size_bytes=size, xattrs=xattrs).encoded())
+            left = size
+            while left:
+                data = os.read(fd, min(left, _PIECE_BYTES))
+                if not data:
+                    raise SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
+                self._sink.write(data)
+                left -= len(data)
+            self._sink.write(headers.padding(size))
+        finally:
+            os.close(fd)
+
+    def _header(
+        self,
+        visit: Visit,
+        kind: bytes,
+        *,
+        name: bytes | None = None,
+        size_bytes: int = 0,
+        target: bytes = b"",
+        xattrs: dict[str, bytes] | None = None,
+    ) -> Header:
+        info = visit.info
+        return Header(
+            name=visit.path if name is None else name,
+            kind=kind,
+            mode=0o777 if kind == headers.SYMLINK else stat.S_IMODE(info.st_mode),
+            uid=self._ownership.shown(info.st_uid),
+            gid=self._ownership.shown(info.st_gid),
+            size_bytes=size_bytes,
+            mtime_ns=info.st_mtime_ns,
+            target=target,
+            xattrs=xattrs or {},
+        )
+
+    def _xattrs(self, fd: int) -> dict[str, bytes]:
+        kept = kept_xattrs(fd, self._ownership)
+        if CAPABILITY in kept:
+            kept[CAPABILITY] = shown_capability(kept[CAPABILITY], self._ownership)
+        return kept
+
+
+def _beside(visit: Visit, name: bytes) -> bytes:
+    return visit.path[: len(visit.path) - len(visit.name)] + name

@@ -1,0 +1,182 @@
+"""Putting copies of single files and directories into a new tree, with all that belongs to them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from dutyfree.errors import SubstrateFailed
+from dutyfree.images.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
+from dutyfree.images.descent import Descent, Visit, open_file
+from dutyfree.images.disk import quoted
+from dutyfree.images.ownership import Ownership
+
+_PIECE_BYTES: Final = 64 * 1024 * 1024
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Where a hard link cannot be, a copy can.
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP})
+_NO_RANGE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
+
+Inode = tuple[int, int]
+
+
+class Copying:
+    """A tree in the making. `target` is the place where things are put; it moves with the directories."""
+
+    def __init__(
+        self,
+        target: Descent,
+        links: Descent,
+        ownership: Ownership,
+        *,
+        link: bool,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None:
+        self._target = target
+        self._links = links
+        """A second place in the new tree, for the first names of files that have several."""
+        self._ownership = ownership
+        self._link = link
+        self._on_bytes = on_bytes
+        self._first_names: dict[tuple[int, Inode], bytes] = {}
+        self._linked: dict[Inode, int] = {}
+
+    def begin_directory(self, name: bytes, source_fd: int, *, opaque: bool) -> None:
+        """A directory, to be filled, and ended by `end_directory`; without a name, the one where the tree begins."""
+        if name:
+            os.mkdir(name, 0o700, dir_fd=self._target.fd)
+            self._target.enter(name)
+        for key, value in kept_xattrs(source_fd, self._ownership).items():
+            os.setxattr(self._target.fd, key, value)
+        if opaque:
+            make_opaque(self._target.fd, self._ownership)
+
+    def end_directory(self, info: os.stat_result) -> None:
+        """Nothing more comes into it: now its mode and times hold."""
+        self._settle(self._target.fd, info)
+        self._target.leave()
+
+    def put(self, visit: Visit, source: Descent, tree: int) -> None:
+        """Anything but a directory, met in the tree numbered `tree`; the numbers tell their hard links apart."""
+        name, mode, target_fd = visit.name, visit.info.st_mode, self._target.fd
+        if is_whiteout(visit.info):
+            make_whiteout(name, target_fd, self._ownership)
+        elif stat.S_ISREG(mode):
+            self._put_file(visit, source, tree)
+        elif stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=source.fd), name, dir_fd=target_fd)
+            self._settle_name(name, visit.info)
+        else:
+            os.mkfifo(name, 0o600, dir_fd=target_fd)
+            os.chmod(name, stat.S_IMODE(mode), dir_fd=target_fd)
+            self._settle_name(name, visit.info)
+
+    def _put_file(self, visit: Visit, source: Descent, tree: int) -> None:
+        inode = (visit.info.st_dev, visit.info.st_ino)
+        if self._link and self._put_link(visit, source, tree, inode):
+            self._count(visit.info.st_size)
+            return
+        first = self._first_names.get((tree, inode))
+        if first is not None:
+            *parents, first_name = first.split(b"/")
+            self._links.go(parents)
+            os.link(
+                first_name,
+                visit.name,
+                src_dir_fd=self._links.fd,
+                dst_dir_fd=self._target.fd,
+                follow_symlinks=False,
+            )
+            return
+        if visit.info.st_nlink > 1:
+            self._first_names[tree, inode] = visit.path
+        self._copy_file(visit, source)
+
+    def _put_link(self, visit: Visit, source: Descent, tree: int, inode: Inode) -> bool:
+        """Share the file itself. Not between trees: what only shares the disk's blocks must not become one file."""
+        if visit.info.st_nlink > 1 and self._linked.setdefault(inode, tree) != tree:
+            return False
+        try:
+            os.link(visit.name, visit.name, src_dir_fd=source.fd, dst_dir_fd=self._target.fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        info = os.stat(visit.name, dir_fd=self._target.fd, follow_symlinks=False)
+        if (info.st_dev, info.st_ino) != inode:
+            raise SubstrateFailed(f"{quoted(visit.path)} was replaced while it was read")
+        return True
+
+    def _copy_file(self, visit: Visit, source: Descent) -> None:
+        source_fd = open_file(visit, source)
+        try:
+            target_fd = os.open(visit.name, _NEW_FILE, 0o600, dir_fd=self._target.fd)
+            try:
+                self._copy_content(source_fd, target_fd, visit)
+                self._settle(target_fd, visit.info, kept_xattrs(source_fd, self._ownership))
+            finally:
+                os.close(target_fd)
+        finally:
+            os.close(source_fd)
+
+    def _copy_content(self, source_fd: int, target_fd: int, visit: Visit) -> None:
+        size = visit.info.st_size
+        is_sparse = visit.info.st_blocks * 512 < size
+        end = 0
+        while end < size:
+            start, end = _next_data(source_fd, end, size) if is_sparse else (0, size)
+            if not _copy_range(source_fd, target_fd, start, end):
+                raise SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
+            self._count(end - start)
+        if is_sparse:
+            os.ftruncate(target_fd, size)
+
+    def _settle(self, fd: int, info: os.stat_result, xattrs: dict[str, bytes] | None = None) -> None:
+        """Owner, attributes, mode, times: in this order, or one would undo or forbid another."""
+        if self._ownership.shift is not None:
+            os.fchown(fd, info.st_uid, info.st_gid)
+        for key, value in (xattrs or {}).items():
+            os.setxattr(fd, key, value)
+        os.fchmod(fd, stat.S_IMODE(info.st_mode))
+        os.utime(fd, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _settle_name(self, name: bytes, info: os.stat_result) -> None:
+        fd = self._target.fd
+        if self._ownership.shift is not None:
+            os.chown(name, info.st_uid, info.st_gid, dir_fd=fd, follow_symlinks=False)
+        os.utime(name, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=fd, follow_symlinks=False)
+
+    def _count(self, size_bytes: int) -> None:
+        if self._on_bytes is not None and size_bytes:
+            self._on_bytes(size_bytes)
+
+
+def _next_data(fd: int, at: int, size: int) -> tuple[int, int]:
+    """The next stretch that is no hole; an empty one at the end of the file."""
+    try:
+        start = min(os.lseek(fd, at, os.SEEK_DATA), size)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size, size
+    return start, max(min(os.lseek(fd, start, os.SEEK_HOLE), size), start) if start < size else size
+
+
+def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> bool:
+    """Whether all of it was there to be copied. The kernel moves the bytes, or shares them where disks can."""
+    while start < end:
+        count = min(end - start, _PIECE_BYTES)
+        try:
+            copied = os.copy_file_range(source_fd, target_fd, count, start, start)
+        except OSError as error:
+            if error.errno not in _NO_RANGE:
+                raise
+            os.lseek(target_fd, start, os.SEEK_SET)
+            copied = os.sendfile(target_fd, source_fd, start, count)
+        if not copied:
+            return False
+        start += copied
+    return True

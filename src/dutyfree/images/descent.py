@@ -1,0 +1,259 @@
+"""Moving about in a tree of files that hostile programs have made: by descriptors, never through a link.
+
+No path is ever handed to the kernel to resolve, so neither a link nor a rename under way leads out of the tree; nothing
+recurses and few descriptors are held, so that no depth is too deep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dutyfree.errors import InvalidRequest, SubstrateFailed
+from dutyfree.images.disk import quoted
+
+MAX_ENTRIES: Final = 4_000_000
+MAX_DEPTH: Final = 4096
+_OPEN_MOST: Final = 64
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(slots=True)
+class _Step:
+    name: bytes
+    fd: int
+    identity: tuple[int, int]
+    mode_to_restore: int | None
+
+
+class Descent:
+    """A place in a tree, and the way back up. At most `open_most` of the directories on the way are held open."""
+
+    def __init__(self, root_fd: int, open_most: int = _OPEN_MOST) -> None:
+        """Takes `root_fd`, an open directory, over."""
+        self._open_most = max(open_most, 2)
+        self._closed = 0
+        """How many steps at the top have been closed for the sake of those below."""
+        self._steps = [_Step(b"", root_fd, _identity(os.fstat(root_fd)), None)]
+
+    @classmethod
+    def at(cls, root: Path, open_most: int = _OPEN_MOST) -> Self:
+        """Begins at a directory. Raises OSError, also for a link to one."""
+        return cls(os.open(root, _DIRECTORY), open_most)
+
+    @property
+    def fd(self) -> int:
+        """The directory where we are."""
+        return self._steps[-1].fd
+
+    def enter(self, name: bytes) -> None:
+        """Down into a directory. Raises OSError for whatever is not one."""
+        fd = _open_directory(name, self.fd)
+        try:
+            info = os.fstat(fd)
+            restore = grant(fd, info, stat.S_IRUSR | stat.S_IXUSR)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._steps.append(_Step(name, fd, _identity(info), restore))
+        if len(self._steps) - self._closed > self._open_most:
+            os.close(self._steps[self._closed].fd)
+            self._closed += 1
+
+    def leave(self) -> None:
+        """Up again. Raises SubstrateFailed if the directory was moved elsewhere meanwhile."""
+        step = self._steps.pop()
+        try:
+            if self._steps and len(self._steps) == self._closed:
+                self._reopen(step.fd)
+            if step.mode_to_restore is not None:
+                os.fchmod(step.fd, step.mode_to_restore)
+        finally:
+            os.close(step.fd)
+
+    def go(self, names: Sequence[bytes]) -> None:
+        """To the directory with these names on the way from the root. Raises OSError, SubstrateFailed."""
+        for name in self.approach(names):
+            self.enter(name)
+
+    def approach(self, names: Sequence[bytes]) -> Sequence[bytes]:
+        """Up, as far as is needed on the way to `names`; returns those that are still to be entered."""
+        shared = 0
+        for step, name in zip(self._steps[1:], names, strict=False):
+            if step.name != name:
+                break
+            shared += 1
+        while len(self._steps) - 1 > shared:
+            self.leave()
+        return names[shared:]
+
+    def close(self) -> None:
+        """Give back what is held; also leaves every directory as it was found."""
+        while self._steps:
+            with contextlib.suppress(OSError, SubstrateFailed):
+                self.leave()
+
+    def _reopen(self, child_fd: int) -> None:
+        """The way back up is believed only if it leads to where we came from."""
+        above = self._steps[-1]
+        above.fd = _open_parent(child_fd)
+        self._closed -= 1
+        if _identity(os.fstat(above.fd)) != above.identity:
+            raise SubstrateFailed(f"directory {quoted(above.name)} was moved while it was read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One thing met on a walk; directories are met twice."""
+
+    path: bytes
+    """From the root of the walk, which is empty itself."""
+    name: bytes
+    info: os.stat_result
+    leaving: bool = False
+
+
+def walk(descent: Descent) -> Iterator[Visit]:
+    """All that is below, in the order of names as bytes, the directory where it begins included.
+
+    While a directory is entered the descent is in it; otherwise, and when a directory is left, it is in the directory
+    that holds the thing. Raises OSError, InvalidRequest past the limits, SubstrateFailed where the tree changes.
+    """
+    left_entries = MAX_ENTRIES
+    info = os.fstat(descent.fd)
+    yield Visit(b"", b"", info)
+    here = Visit(b"", b"", info, leaving=True)
+    above: list[tuple[Visit, Iterator[bytes]]] = []
+    names = iter(_names(descent.fd, left_entries))
+    while True:
+        name = next(names, None)
+        if name is None:
+            if above:
+                descent.leave()
+            yield here
+            if not above:
+                return
+            here, names = above.pop()
+            continue
+        left_entries -= 1
+        path = here.path + b"/" + name if here.path else name
+        info = os.stat(name, dir_fd=descent.fd, follow_symlinks=False)
+        if not stat.S_ISDIR(info.st_mode):
+            yield Visit(path, name, info)
+            continue
+        if len(above) >= MAX_DEPTH:
+            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(path)}")
+        descent.enter(name)
+        yield Visit(path, name, info)
+        above.append((here, names))
+        here = Visit(path, name, info, leaving=True)
+        names = iter(_names(descent.fd, left_entries))
+
+
+def remove_below(parent_fd: int, name: bytes) -> Iterator[bytes]:
+    """Remove a directory and all in it; yields the paths of the directories that go, from `name` itself on."""
+    with Descent(_open_directory(name, parent_fd)) as descent:
+        for visit in walk(descent):
+            if not visit.leaving and not stat.S_ISDIR(visit.info.st_mode):
+                os.unlink(visit.name, dir_fd=descent.fd)
+            elif visit.leaving and visit.path:
+                os.rmdir(visit.name, dir_fd=descent.fd)
+                yield visit.path
+    os.rmdir(name, dir_fd=parent_fd)
+    yield b""
+
+
+def sorted_names(directory_fd: int) -> list[bytes]:
+    """The names in a directory, as bytes and in their order. Raises OSError, InvalidRequest past the limit."""
+    return _names(directory_fd, MAX_ENTRIES)
+
+
+def _names(directory_fd: int, most: int) -> list[bytes]:
+    names: list[bytes] = []
+    with os.scandir(directory_fd) as found:
+        for entry in found:
+            if len(names) >= most:
+                raise InvalidRequest(f"a tree of more than {MAX_ENTRIES} files and directories")
+            names.append(os.fsencode(entry.name))
+    names.sort()
+    return names
+
+
+def _open_directory(name: bytes, parent_fd: int) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent_fd)
+    except PermissionError:
+        return open_own(name, parent_fd, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _open_parent(fd: int) -> int:
+    restore = grant(fd, os.fstat(fd), stat.S_IXUSR)
+    try:
+        return os.open("..", _DIRECTORY, dir_fd=fd)
+    finally:
+        if restore is not None:
+            os.fchmod(fd, restore)
+
+
+def open_file(visit: Visit, descent: Descent) -> int:
+    """Open a regular file where it was met, for reading. Raises OSError, SubstrateFailed if it is another one now."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(visit.name, flags, dir_fd=descent.fd)
+    except PermissionError:
+        fd = open_own(visit.name, descent.fd, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if _identity(os.fstat(fd)) != _identity(visit.info):
+        os.close(fd)
+        raise SubstrateFailed(f"{quoted(visit.path)} was replaced while it was read")
+    return fd
+
+
+def open_own(name: bytes, parent_fd: int, flags: int) -> int:
+    """Open a file or directory that its owner, us, may not read by its mode: an ordinary user's layers have such.
+
+    Raises PermissionError for a file of somebody else's. The mode is as before when this returns.
+    """
+    anchor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
+    try:
+        info = os.fstat(anchor)
+        if stat.S_ISLNK(info.st_mode):
+            raise PermissionError(f"{quoted(name)} became a link")
+        mode = stat.S_IMODE(info.st_mode)
+        exactly_this = f"/proc/self/fd/{anchor}"
+        os.chmod(exactly_this, mode | stat.S_IRUSR)  # noqa: PTH101
+        try:
+            return os.open(exactly_this, flags | os.O_CLOEXEC)
+        finally:
+            os.chmod(exactly_this, mode)  # noqa: PTH101
+    finally:
+        os.close(anchor)
+
+
+def grant(fd: int, info: os.stat_result, rights: int) -> int | None:
+    """Give ourselves, who own an open file or directory, rights that its mode lacks; the mode to restore if it did.
+
+    An open descriptor is not enough to look names up in a directory, or to read the attributes of users.
+    """
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & rights == rights or os.geteuid() == 0 or info.st_uid != os.geteuid():
+        return None
+    os.fchmod(fd, mode | rights)
+    return mode
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino

@@ -1,0 +1,176 @@
+"""Images out of the store, in a form that Docker, Podman, skopeo and we ourselves read.
+
+It is an OCI layout that has Docker's own `manifest.json` beside it: whatever the age of the program that loads it, one
+of the two is what it looks for.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, Unsupported
+from dutyfree.images.archive.pack import pack
+from dutyfree.images.oci import documents
+from dutyfree.images.oci.blobs import OnBytes
+from dutyfree.images.oci.writers import HashedSink, ImageWriter, image_writer
+from dutyfree.images.store import Store
+from dutyfree.model.image import Image
+
+# An image is loaded soon after it was exported: a fifth of the time counts for more than a tenth of the size.
+_LEVEL: Final = 1
+_EPOCH: Final = "1970-01-01T00:00:00Z"
+_PART: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_NAME: Final = re.compile(
+    rf"(?:[A-Za-z0-9.-]+(?::\d+)?/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?"
+)
+_MAX_NAME_CHARACTERS: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    name: str
+    """With its tag: what Docker calls the image once it has loaded it."""
+    digest: str
+    """The manifest's."""
+    layers: tuple[str, ...]
+    """The digests of the layers' tars; those of layers that were made elsewhere may differ from before."""
+
+
+def export_image(
+    store: Store, image: Image, target: Path, name: str, *, overwrite: bool = False, on_bytes: OnBytes | None = None
+) -> Exported:
+    """Write an image: as one tar if `target` ends in `.tar`, otherwise as a directory. It is there whole or not at all.
+
+    The same image and name give the same bytes. `on_bytes` is told of the files' bytes. Raises Unsupported for an image
+    over the host's root, InvalidRequest for a target that is there already (unless `overwrite`) or cannot be written
+    to, CapacityError for a full disk.
+    """
+    if image.over_host:
+        hint = "build it from another base: dir:, tar:, oci: or debian:"
+        raise Unsupported("an image over the host's root cannot be exported: its base stays here", hint=hint)
+    if not image.is_stored:
+        raise InvalidRequest("an image with live layers cannot be exported", hint="save the snapshot first")
+    tagged = _tagged(name)
+    _check_target(target, overwrite)
+    try:
+        # A sibling is on the same disk, so that one rename puts the whole into place.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as name_of_scratch:
+            scratch = Path(name_of_scratch)
+            draft = scratch / "image"
+            with store.hold(image.layers), image_writer(draft, as_tar=target.suffix == ".tar") as writer:
+                digest, diff_ids = _write(store, image, tagged, writer, scratch, on_bytes)
+            if target.is_dir():  # which a rename does not replace
+                target.rename(scratch / "replaced")
+            draft.rename(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    return Exported(target, tagged, digest, diff_ids)
+
+
+def _write(
+    store: Store, image: Image, name: str, writer: ImageWriter, scratch: Path, on_bytes: OnBytes | None
+) -> tuple[str, tuple[str, ...]]:
+    """Write all files of the image. Returns the digests of its manifest and of its layers' tars."""
+    packed = scratch / "layer"
+    layers: list[documents.Descriptor] = []
+    diff_ids: list[str] = []
+    for layer in image.layers:
+        diff_id, blob = _pack_layer(store, layer, packed, on_bytes)
+        writer.move(_blob_path(blob.digest), packed)
+        layers.append(blob)
+        diff_ids.append(diff_id)
+    config = _put(writer, documents.CONFIG_TYPE, _config(image, diff_ids))
+    about = {"schemaVersion": 2, "mediaType": documents.MANIFEST_TYPE}
+    lists = {"config": _described(config), "layers": [_described(layer) for layer in layers]}
+    manifest = _put(writer, documents.MANIFEST_TYPE, {**about, **lists})
+    names = {documents.NAME_ANNOTATION: name, "io.containerd.image.name": _qualified(name)}
+    platform = {"architecture": documents.architecture(), "os": "linux"}
+    entry = {**_described(manifest), "annotations": names, "platform": platform}
+    index = {"schemaVersion": 2, "mediaType": documents.INDEX_TYPE, "manifests": [entry]}
+    paths = [_blob_path(layer.digest) for layer in layers]
+    writer.put("manifest.json", _json([{"Config": _blob_path(config.digest), "RepoTags": [name], "Layers": paths}]))
+    writer.put("index.json", _json(index))
+    writer.put("oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+    return manifest.digest, tuple(diff_ids)
+
+
+def _pack_layer(store: Store, layer: str, path: Path, on_bytes: OnBytes | None) -> tuple[str, documents.Descriptor]:
+    with path.open("wb") as file:
+        sink = HashedSink(file)
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=sink, mtime=0) as compressed:
+            diff_id = pack(store.tree(layer), cast("BinaryIO", compressed), store.ownership, on_bytes)
+    return diff_id, documents.Descriptor(documents.GZIP_LAYER_TYPE, sink.digest, sink.count_bytes)
+
+
+def _config(image: Image, diff_ids: list[str]) -> dict[str, object]:
+    env = [f"{name}={value}" for name, value in sorted(image.env.items())]
+    return {
+        "created": _EPOCH,
+        "architecture": documents.architecture(),
+        "os": "linux",
+        "config": {"Env": env, "WorkingDir": image.cwd, "Cmd": ["/bin/sh"]},
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        "history": [{"created": _EPOCH, "created_by": "dutyfree"} for _ in diff_ids],
+    }
+
+
+def _put(writer: ImageWriter, media_type: str, document: object) -> documents.Descriptor:
+    data = _json(document)
+    blob = documents.Descriptor(media_type, f"sha256:{hashlib.sha256(data).hexdigest()}", len(data))
+    writer.put(_blob_path(blob.digest), data)
+    return blob
+
+
+def _described(blob: documents.Descriptor) -> dict[str, object]:
+    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size_bytes}
+
+
+def _blob_path(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _tagged(name: str) -> str:
+    if len(name) > _MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
+        raise InvalidRequest(f"{name!r} cannot name an image", hint="for example team/app:1.0, in lower case")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _qualified(name: str) -> str:
+    """The name with all that Docker leaves out when it shows one."""
+    host, slash, _rest = name.partition("/")
+    if slash and (host == "localhost" or "." in host or ":" in host):
+        return name
+    return f"docker.io/{name}" if slash else f"docker.io/library/{name}"
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    """Raise InvalidRequest unless an image may be put there: nothing but an image is ever replaced."""
+    if not target.name or not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise InvalidRequest(f"{str(target)!r} is there already", hint="choose another path, or overwrite it")
+    as_tar = target.suffix == ".tar"
+    if target.is_symlink() or not (target.is_file() if as_tar else (target / "oci-layout").is_file()):
+        raise InvalidRequest(f"{str(target)!r} is not an image, and is not overwritten", hint="choose another path")
+
+
+def _unwritable(target: Path, error: OSError) -> DutyfreeError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CapacityError(f"no room on disk for {str(target)!r}", hint="free some, or choose another path")
+    return InvalidRequest(f"cannot write {str(target)!r}: {error.strerror or error}", hint="choose another path")

@@ -1,0 +1,27 @@
+"""Which image a name in a registry or an engine stands for at this moment."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dutyfree.errors import InfraFailed
+from dutyfree.images.commands import CommandFailed, run_command
+from dutyfree.images.oci import skopeo
+
+TIMEOUT_S: Final = 120.0
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+async def manifest_digest(source: str, *, insecure: bool = False, timeout_s: float = TIMEOUT_S) -> str:
+    """The digest of the manifest, or of the list of manifests, that `source` names. Raises as `skopeo.fetch` does."""
+    options = [option.replace("--src-", "--") for option in skopeo.source_options(source, insecure)]
+    command = ["skopeo", "inspect", "--no-tags", *options, "--format", "{{.Digest}}", "--", source]
+    try:
+        told = await run_command(command, timeout_s=timeout_s, env=skopeo.environment())
+    except CommandFailed as error:
+        raise skopeo.failure(source, str(error)) from error
+    found = _DIGEST.findall(told)
+    if not found:
+        raise InfraFailed(f"skopeo does not say which image {source!r} is", hint="a newer skopeo may")
+    return str(found[-1])

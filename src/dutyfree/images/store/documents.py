@@ -1,0 +1,56 @@
+"""Small JSON files that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+MAX_BYTES = 8 * 1024 * 1024
+
+
+class Broken(Exception):
+    """A file that holds something else than what the store wrote there."""
+
+
+def write(data: Mapping[str, object], path: Path) -> None:
+    """Write a file that nobody else knows yet, and wait until the disk has it."""
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(data, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish(data: Mapping[str, object], path: Path, draft: Path) -> None:
+    """Put a file at `path` at once, by way of `draft`, in place of the one that may be there."""
+    write(data, draft)
+    draft.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the disk has the names in a directory."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read(path: Path) -> dict[str, object]:
+    """Read what `write` wrote. Raises Broken, FileNotFoundError, and OSError for what says nothing about the file."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except (NotADirectoryError, IsADirectoryError) as error:
+        raise Broken(f"{path.name} is not a file") from error
+    if len(text) > MAX_BYTES:
+        raise Broken(f"{path.name} has more than {MAX_BYTES} bytes")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Broken(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise Broken(f"{path.name} is not what the store writes")
+    return data

@@ -1,0 +1,169 @@
+"""Layers on disk: published by one rename, taken away by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import secrets
+import stat
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dutyfree.errors import InvalidRequest, SubstrateFailed
+from dutyfree.images.store import documents
+from dutyfree.images.store.holds import DESCRIPTION, Hold, Holds, missing
+from dutyfree.images.store.layout import hex_of, is_hex
+from dutyfree.images.trees import measure
+
+TREE = "tree"
+_ATTEMPTS = 10
+_THERE_ALREADY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInfo:
+    """What is known of a layer without looking into it."""
+
+    digest: str
+    size_bytes: int
+    entries: int
+    created_s: float
+    """Unix time."""
+    origin: str
+    canonical: bool = False
+    """Whether the digest is that of our own archive of the tree, so that it can be computed again."""
+
+
+class Layers:
+    """The directory of layers."""
+
+    def __init__(self, directory: Path, holds: Holds) -> None:
+        self._directory = directory
+        self._holds = holds
+
+    def place(self, layer: str) -> Path:
+        """Where the layer is, or would be. Raises InvalidRequest for what does not name a layer."""
+        return self._directory / hex_of(layer)
+
+    def tree(self, layer: str) -> Path:
+        """Its files. Raises InvalidRequest when it is not there."""
+        tree = self.place(layer) / TREE
+        if not tree.is_dir():
+            raise missing(layer)
+        return tree
+
+    def info(self, layer: str) -> LayerInfo:
+        """Its description. Raises InvalidRequest when it is not there, or damaged."""
+        place = self.place(layer)
+        try:
+            info = _parsed(documents.read(place / DESCRIPTION))
+        except (documents.Broken, FileNotFoundError) as error:
+            raise (_damaged(layer, str(error)) if place.exists() else missing(layer)) from error
+        if info.digest != layer:
+            raise _damaged(layer, f"it says that it is {info.digest}")
+        if not (place / TREE).is_dir():
+            raise _damaged(layer, "it has no files")
+        return info
+
+    def has(self, layer: str) -> bool:
+        """Whether it is there and undamaged."""
+        try:
+            self.info(layer)
+        except InvalidRequest:
+            return False
+        return True
+
+    def all(self) -> list[str]:
+        """The names of all that are there, damaged ones, too."""
+        return sorted(f"sha256:{path.name}" for path in self._directory.iterdir() if is_hex(path.name))
+
+    def size_bytes(self, layer: str) -> int:
+        """What it takes, also where it is damaged."""
+        try:
+            return self.info(layer).size_bytes
+        except InvalidRequest:
+            place = self.place(layer)
+            return measure(place).bytes if place.is_dir() else 0
+
+    def add(self, tree: Path, digest: str, origin: str, *, canonical: bool) -> tuple[LayerInfo, Hold]:
+        """Make a layer of a tree in a staging directory, or drop it if the layer is there already; and hold the layer.
+
+        A damaged layer is replaced. Raises SubstrateFailed for a damaged one that is in use.
+        """
+        place, new = self.place(digest), tree.parent / f"layer-{secrets.token_hex(8)}"
+        size = measure(tree)
+        info = LayerInfo(digest, size.bytes, size.entries, time.time(), origin, canonical)
+        new.mkdir(mode=0o700)
+        _move_tree(tree, new / TREE)
+        documents.write(asdict(info), new / DESCRIPTION)
+        for _ in range(_ATTEMPTS):
+            fd = self._holds.take_unpublished(new / DESCRIPTION)
+            try:
+                new.rename(place)
+            except OSError as error:
+                os.close(fd)
+                if error.errno not in _THERE_ALREADY:
+                    raise
+            else:
+                return info, self._holds.published(digest, fd)
+            with contextlib.suppress(InvalidRequest):  # pruned at this very moment, or damaged
+                hold = self._holds.take([digest])
+                try:
+                    return self.info(digest), hold
+                except InvalidRequest:
+                    hold.release()
+            self._take_damaged_away(digest, new.parent)
+        raise SubstrateFailed(f"layer {digest} is damaged, and in use", hint="end what runs from it, and try again")
+
+    def take_away(self, layer: str, trash: Path) -> bool:
+        """Move the layer to a staging directory unless somebody holds it, or it has gone; tells whether it moved."""
+        with self._holds.exclusively(layer) as free:
+            if not free:
+                return False
+            try:
+                self._move(layer, trash)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def _take_damaged_away(self, layer: str, trash: Path) -> None:
+        with self._holds.exclusively(layer) as free, contextlib.suppress(FileNotFoundError):
+            # Looked at under the lock: a whole one, which others may have put here meanwhile, must never leave.
+            if free and not self.has(layer):
+                self._move(layer, trash)
+
+    def _move(self, layer: str, trash: Path) -> None:
+        self.place(layer).rename(trash / f"removed-{secrets.token_hex(8)}")
+
+
+def _move_tree(tree: Path, target: Path) -> None:
+    # The kernel moves a directory to another one only for who may write to it, and roots of images are often read-only.
+    mode = stat.S_IMODE(tree.stat().st_mode)
+    if mode & stat.S_IWUSR:
+        tree.rename(target)
+    else:
+        tree.chmod(mode | stat.S_IWUSR)
+        tree.rename(target)
+        target.chmod(mode)
+
+
+def _parsed(data: dict[str, object]) -> LayerInfo:
+    match data:
+        case {
+            "digest": str(digest),
+            "size_bytes": int(size_bytes),
+            "entries": int(entries),
+            "created_s": int() | float() as created_s,
+            "origin": str(origin),
+            "canonical": bool(canonical),
+        } if size_bytes >= 0 and entries >= 0 and math.isfinite(created_s):
+            return LayerInfo(digest, size_bytes, entries, created_s, origin, canonical)
+    raise documents.Broken(f"{DESCRIPTION} does not describe a layer")
+
+
+def _damaged(layer: str, why: str) -> InvalidRequest:
+    hint = "build or import its image again"
+    return InvalidRequest(f"layer {layer} is damaged: {why}", hint=hint)

@@ -1,0 +1,91 @@
+"""Locks that the kernel frees when their process dies, whatever it died of."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import CapacityError
+
+BUSY_S = 60.0
+"""How long one waits for a lock that others keep for moments only."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FileLock:
+    """An exclusive lock, held since it was made."""
+
+    path: Path
+    fd: int
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let go; `remove` takes the file away, too, as only a holder may."""
+        if remove:
+            self.path.unlink(missing_ok=True)
+        free(self.fd)
+
+
+def attempt(path: Path) -> FileLock | None:
+    """Take the lock `path`, whose file is made if need be; None while another one has it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        # The holder before us may have removed the file after we opened it: what we locked then is no lock at all.
+        if is_at(path, fd):
+            return FileLock(path, fd)
+        free(fd)
+
+
+@contextlib.contextmanager
+def waiting(path: Path, timeout_s: float = BUSY_S, what: str = "the image store") -> Iterator[None]:
+    """Hold the lock `path` inside. Raises CapacityError when others keep it for longer than `timeout_s`."""
+    lock = wait(path, timeout_s, what)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def wait(path: Path, timeout_s: float, what: str) -> FileLock:
+    """Take the lock `path`. Raises CapacityError when others keep it for longer than `timeout_s`."""
+    for _ in pauses(timeout_s):
+        lock = attempt(path)
+        if lock is not None:
+            return lock
+    raise CapacityError(f"{what} was busy for {timeout_s:g} s", hint="another process is at it; try again later")
+
+
+def pauses(timeout_s: float) -> Iterator[None]:
+    """Come back at growing intervals until the time is over; at least once."""
+    end, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+    while True:
+        yield
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def free(fd: int) -> None:
+    """Let go of an exclusive lock, also if a child that was forked meanwhile still has the file open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+def is_at(path: Path, fd: int) -> bool:
+    """Whether the open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,151 @@
+"""Images by name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.images.store import documents
+from dutyfree.model.image import Image
+
+MAX_SOURCE_CHARACTERS = 1000
+MIN_PREFIX_DIGITS = 6
+_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]{0,127}")
+_PREFIX = re.compile(rf"(?:sha256:)?([0-9a-f]{{{MIN_PREFIX_DIGITS},64}})")
+_SUFFIX = ".json"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image that the store knows."""
+
+    name: str | None
+    """None for one that only the cache of stages has."""
+    image: Image
+    created_s: float
+    """Unix time of the naming."""
+    source: str = ""
+    """Where it came from, in words."""
+
+    @property
+    def digest(self) -> str:
+        return self.image.digest
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for what cannot name an image."""
+    if not _is_name(name):
+        hint = "use lower-case letters, digits, and . _ / : - between them, at most 128 characters"
+        raise InvalidRequest(f"{name!r} cannot name an image", hint=hint)
+
+
+class Names:
+    """The directory of names."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def put(self, named: NamedImage, draft: Path) -> None:
+        """Let the name stand for the image from now on. Needs the store's lock."""
+        assert named.name is not None
+        data = {"image": named.image.as_dict(), "created_s": named.created_s, "source": named.source}
+        documents.publish({"name": named.name, **data}, self._path(named.name), draft)
+
+    def remove(self, name: str) -> bool:
+        """Forget a name, also a damaged one; tells whether it was there."""
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            return False
+        documents.sync_directory(self._directory)
+        return True
+
+    def get(self, name: str) -> NamedImage | None:
+        """What the name stands for; None if nothing. Raises InvalidRequest for one that is damaged."""
+        try:
+            return _parsed(documents.read(self._path(name)), name)
+        except FileNotFoundError:
+            return None
+        except (documents.Broken, InvalidRequest) as error:
+            hint = f"`dutyfree image remove {name}` removes it; then build or import it again"
+            raise InvalidRequest(f"what is known of image {name!r} is damaged: {error}", hint=hint) from error
+
+    def all(self) -> tuple[list[NamedImage], list[InvalidRequest]]:
+        """Those that can be read, by name, and what is wrong with the others."""
+        images, problems = [], []
+        for name in self.written():
+            try:
+                named = self.get(name)
+            except InvalidRequest as error:
+                problems.append(error)
+            else:
+                images += [named] if named is not None else []
+        return images, problems
+
+    def written(self) -> list[str]:
+        """All names, damaged ones, too."""
+        return sorted(_name_of(path) for path in self._directory.iterdir() if is_name_file(path))
+
+    def _path(self, name: str) -> Path:
+        # No name has a '%', and none begins with a '.': every name has a file of its own, and none leads elsewhere.
+        check_name(name)
+        return self._directory / (name.replace("/", "%") + _SUFFIX)
+
+
+def is_name_file(path: Path) -> bool:
+    """Whether it is called as the store calls the file of a name."""
+    return path.suffix == _SUFFIX and _is_name(_name_of(path))
+
+
+def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
+    """The image whose digest is `wanted`, or begins with it. Raises InvalidRequest if there are several."""
+    prefix = _PREFIX.fullmatch(wanted)
+    if prefix is None:
+        return None
+    found: dict[str, NamedImage] = {}
+    for each in images:
+        if each.digest.startswith(f"sha256:{prefix[1]}"):
+            found.setdefault(each.digest, each)
+    if len(found) > 1:
+        several = ", ".join(f"{each.name or 'unnamed'} ({digest[:23]})" for digest, each in found.items())
+        raise InvalidRequest(f"{wanted!r} could be any of: {several}", hint="give more digits, or the name")
+    return next(iter(found.values()), None)
+
+
+def unknown(wanted: str, names: Iterable[str]) -> InvalidRequest:
+    """The error for an image that nobody knows, with names that it may be meant to be."""
+    close = difflib.get_close_matches(wanted, list(names), n=_SHOWN, cutoff=0.5)
+    hint = f"there is {', '.join(close)}" if close else "`dutyfree image list` shows what there is"
+    return InvalidRequest(f"there is no image {wanted!r}", hint=hint)
+
+
+def named_now(name: str, image: Image, source: str) -> NamedImage:
+    """The image under this name, as of now."""
+    check_name(name)
+    return NamedImage(name, image, time.time(), source[:MAX_SOURCE_CHARACTERS])
+
+
+def _is_name(name: str) -> bool:
+    parts = name.split("/")
+    return bool(_NAME.fullmatch(name)) and not {"", ".", ".."} & set(parts) and not name.startswith("sha256:")
+
+
+def _name_of(path: Path) -> str:
+    return path.stem.replace("%", "/")
+
+
+def _parsed(data: dict[str, object], name: str) -> NamedImage:
+    match data:
+        case {"name": str(written), "image": image, "created_s": int() | float() as created_s, "source": str(source)}:
+            if written == name and math.isfinite(created_s):
+                stored = Image.from_dict(image)
+                if stored.is_stored:
+                    return NamedImage(name, stored, created_s, source)
+    raise documents.Broken("it does not describe an image")

@@ -1,0 +1,107 @@
+"""What to remove from a store: decided from values alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What the decision needs to know of a stage."""
+
+    digest: str
+    layers: tuple[str, ...]
+    used_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Stages to forget, then layers to remove, both in the order of their names."""
+
+    stages: tuple[str, ...]
+    layers: tuple[str, ...]
+    freed_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was removed, or would be in a dry run."""
+
+    stages: tuple[str, ...]
+    layers: tuple[str, ...]
+    freed_bytes: int
+    kept_bytes: int
+    dry_run: bool = False
+
+
+def plan(
+    sizes_bytes: Mapping[str, int],
+    named: Iterable[Iterable[str]],
+    stages: Sequence[StageUse],
+    held: Collection[str],
+    *,
+    now_s: float,
+    older_than_s: float | None = None,
+    keep_bytes: int | None = None,
+) -> Plan:
+    """Decide what to remove from a store with layers of these sizes.
+
+    What a name or a hold reaches stays. Stages go when a layer of theirs is missing, when they were not used for
+    `older_than_s`, and then, the least recently used first, until at most `keep_bytes` are left; one that would have to
+    go for that but whose layers all stay costs nothing, and stays as well. Layers that nothing reaches then go.
+    """
+    reach = _Reach(sizes_bytes)
+    for layers in (held, *named):
+        reach.add(layers)
+    candidates = sorted(
+        (stage for stage in stages if _is_worth_keeping(stage, sizes_bytes, now_s, older_than_s)),
+        key=lambda stage: (stage.used_s, stage.digest),
+    )
+    for stage in candidates:
+        reach.add(stage.layers)
+    for stage in candidates:
+        if keep_bytes is None or reach.kept_bytes <= keep_bytes:
+            break
+        reach.drop(stage.layers)
+    kept = {stage.digest for stage in candidates if reach.has_all(stage.layers)}
+    removed = sorted(layer for layer in sizes_bytes if not reach.has_all([layer]))
+    return Plan(
+        stages=tuple(sorted({stage.digest for stage in stages} - kept)),
+        layers=tuple(removed),
+        freed_bytes=sum(sizes_bytes[layer] for layer in removed),
+        kept_bytes=reach.kept_bytes,
+    )
+
+
+class _Reach:
+    """How many reach each layer, and what the layers that anybody reaches take."""
+
+    def __init__(self, sizes_bytes: Mapping[str, int]) -> None:
+        self._sizes_bytes = sizes_bytes
+        self._counts: Counter[str] = Counter()
+        self.kept_bytes = 0
+
+    def add(self, layers: Iterable[str]) -> None:
+        for layer in set(layers):
+            if not self._counts[layer]:
+                self.kept_bytes += self._sizes_bytes.get(layer, 0)
+            self._counts[layer] += 1
+
+    def drop(self, layers: Iterable[str]) -> None:
+        for layer in set(layers):
+            self._counts[layer] -= 1
+            if not self._counts[layer]:
+                self.kept_bytes -= self._sizes_bytes.get(layer, 0)
+
+    def has_all(self, layers: Iterable[str]) -> bool:
+        return all(self._counts[layer] for layer in layers)
+
+
+def _is_worth_keeping(
+    stage: StageUse, sizes_bytes: Mapping[str, int], now_s: float, older_than_s: float | None
+) -> bool:
+    is_old = older_than_s is not None and now_s - stage.used_s > older_than_s
+    return not is_old and all(layer in sizes_bytes for layer in stage.layers)

@@ -1,0 +1,186 @@
+"""Trees of layers on the disk: copied, merged, measured. What is in them may be hostile, and may be changing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.images.attributes import belongs_in_layer, is_opaque, is_whiteout
+from dutyfree.images.copying import Copying
+from dutyfree.images.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, sorted_names, walk
+from dutyfree.images.disk import disk_errors, quoted
+from dutyfree.images.ownership import Ownership
+
+_OPEN_MOST: Final = 256
+"""Directories that a merge holds open, of all its trees together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSize:
+    """What a tree takes."""
+
+    bytes: int
+    """As the disk counts them; what has several names counts once."""
+    entries: int
+    """Without the root."""
+
+
+def measure(tree: Path) -> TreeSize:
+    """What a tree takes on the disk. Raises InvalidRequest past the limits, SubstrateFailed."""
+    total_bytes = entries = 0
+    seen: set[tuple[int, int]] = set()
+    with disk_errors(f"cannot measure {str(tree)!r}"), Descent.at(tree) as descent:
+        for visit in walk(descent):
+            if visit.leaving:
+                continue
+            entries += 1
+            inode = (visit.info.st_dev, visit.info.st_ino)
+            if inode in seen:
+                continue
+            if visit.info.st_nlink > 1 and not stat.S_ISDIR(visit.info.st_mode):
+                seen.add(inode)
+            total_bytes += visit.info.st_blocks * 512
+    return TreeSize(total_bytes, entries - 1)
+
+
+def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Callable[[int], None] | None = None) -> None:
+    """Copy a layer's tree, with all that belongs to it, into `target`, an empty directory, made if it is not there.
+
+    Kept are owners, modes, times, hard links, holes, deletions, opaque marks, users' attributes and capabilities; left
+    out are sockets, device nodes below /dev, and the notes of overlay mounts. With `link` files are shared, not copied,
+    where the file system allows. `on_bytes` hears of all data. Raises InvalidRequest for what no layer can hold,
+    CapacityError, SubstrateFailed also where the source changes meanwhile; the target is then of no use.
+    """
+    ownership = Ownership.here()
+    with (
+        disk_errors(f"cannot copy {str(source)!r}"),
+        Descent.at(source) as here,
+        _placed(target, ownership, link=link, on_bytes=on_bytes) as copying,
+    ):
+        for visit in walk(here):
+            if not stat.S_ISDIR(visit.info.st_mode):
+                if belongs_in_layer(visit.path, visit.info):
+                    copying.put(visit, here, 0)
+            elif visit.leaving:
+                copying.end_directory(visit.info)
+            else:
+                copying.begin_directory(visit.name, here.fd, opaque=is_opaque(here.fd, ownership))
+
+
+def merge_trees(trees: Sequence[Path], target: Path, *, bottom: bool, ownership: Ownership, link: bool = False) -> None:
+    """Make one layer, in `target` as for `copy_tree`, that has the effect of all `trees`, bottom first.
+
+    With `bottom` nothing lies below it: it holds no deletions and no opaque marks. Raises as `copy_tree` does.
+    """
+    if not trees:
+        raise InvalidRequest("there are no layers to merge")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(disk_errors(f"cannot merge {len(trees)} layers"))
+        open_most = _OPEN_MOST // len(trees)
+        top_first = [stack.enter_context(Descent.at(tree, open_most)) for tree in reversed(trees)]
+        copying = stack.enter_context(_placed(target, ownership, link=link))
+        _Merging(top_first, copying, ownership).run(has_below=not bottom)
+
+
+@contextlib.contextmanager
+def _placed(
+    target: Path, ownership: Ownership, *, link: bool, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[Copying]:
+    target.mkdir(mode=0o700, exist_ok=True)
+    with Descent.at(target) as place, Descent.at(target) as links:
+        yield Copying(place, links, ownership, link=link, on_bytes=on_bytes)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A directory of the result, while it is filled."""
+
+    path: bytes
+    info: os.stat_result
+    members: list[int]
+    """The trees whose directories of this name are seen together, top first."""
+    has_below: bool
+    """Whether something may lie below the result here, so that deletions have a meaning."""
+    names: Iterator[tuple[bytes, list[int]]]
+    """What is left to do: each name with the members that have it."""
+
+
+class _Merging:
+    """Walks all trees side by side, as an overlay mount looks names up."""
+
+    def __init__(self, top_first: list[Descent], copying: Copying, ownership: Ownership) -> None:
+        self._trees = top_first
+        self._copying = copying
+        self._ownership = ownership
+        self._left_entries = MAX_ENTRIES
+        self._levels: list[_Level] = []
+
+    def run(self, *, has_below: bool) -> None:
+        members, cut = [], False
+        for index, tree in enumerate(self._trees):
+            members.append(index)
+            if is_opaque(tree.fd, self._ownership):
+                cut = True
+                break
+        self._begin(b"", b"", members, cut=cut, has_below=has_below)
+        while self._levels:
+            level = self._levels[-1]
+            found = next(level.names, None)
+            if found is None:
+                self._end(self._levels.pop())
+            else:
+                self._merge_name(level, *found)
+
+    def _merge_name(self, level: _Level, name: bytes, holders: list[int]) -> None:
+        path = level.path + b"/" + name if level.path else name
+        directories: list[int] = []
+        cut = False
+        for index in holders:
+            tree = self._trees[index]
+            info = os.stat(name, dir_fd=tree.fd, follow_symlinks=False)
+            if not stat.S_ISDIR(info.st_mode):
+                if not directories:
+                    self._put(level, Visit(path, name, info), index)
+                    return
+                cut = True
+                break
+            tree.enter(name)
+            directories.append(index)
+            if is_opaque(tree.fd, self._ownership):
+                cut = True
+                break
+        self._begin(path, name, directories, cut=cut, has_below=level.has_below)
+
+    def _put(self, level: _Level, visit: Visit, index: int) -> None:
+        if is_whiteout(visit.info) and not level.has_below:
+            return
+        if belongs_in_layer(visit.path, visit.info):
+            self._copying.put(visit, self._trees[index], index)
+
+    def _begin(self, path: bytes, name: bytes, members: list[int], *, cut: bool, has_below: bool) -> None:
+        """A directory; `cut` says that its members hide whatever lies below them."""
+        if len(self._levels) > MAX_DEPTH:
+            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(path)}")
+        top = self._trees[members[0]].fd
+        self._copying.begin_directory(name, top, opaque=has_below and cut)
+        holders: dict[bytes, list[int]] = {}
+        for index in members:
+            for each in sorted_names(self._trees[index].fd):
+                holders.setdefault(each, []).append(index)
+        self._left_entries -= len(holders)
+        if self._left_entries < 0:
+            raise InvalidRequest(f"a tree of more than {MAX_ENTRIES} files and directories")
+        names = iter(sorted(holders.items()))
+        self._levels.append(_Level(path, os.fstat(top), members, has_below and not cut, names))
+
+    def _end(self, level: _Level) -> None:
+        self._copying.end_directory(level.info)
+        if self._levels:
+            for index in level.members:
+                self._trees[index].leave()
