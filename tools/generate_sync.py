@@ -21,6 +21,7 @@ CLASSES = {
     "Box": "dutyfree.client.box",
     "Stream": "dutyfree.client.stream",
     "Session": "dutyfree.contract",
+    "Snapshot": "dutyfree.contract",
     "Terminal": "dutyfree.contract",
     "Files": "dutyfree.contract",
 }
@@ -50,7 +51,7 @@ class Module:
         """Parse the module of that name."""
         tree = ast.parse((SOURCE / Path(*name.split("."))).with_suffix(".py").read_text(encoding="utf-8"))
         origins = {}
-        for node in tree.body:
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 origins.update({alias.name: node.module for alias in node.names})
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -143,6 +144,8 @@ class Generator:
         name = ast.unparse(returns) if returns is not None else "None"
         if name == "None":
             return value
+        if name.startswith("list[") and name[5:-1] in CLASSES:
+            return f"return [{name[5:-1]}(each, self._portal) for each in {value}]"
         return f"return {name}({value}, self._portal)" if name in CLASSES else f"return {value}"
 
     def annotation(self, node: ast.expr | None, module: Module) -> str:

@@ -1,15 +1,20 @@
 /* The life of a cell: cloned, told its ids, reaped, and everything that it held given back. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/mount.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,13 +22,22 @@
 #include "cell.h"
 #include "spawner.h"
 
+enum {
+    LIGHT_BYTES = 1 << 20, /* a writable space up to this size is let go of without a child */
+    PATIENCE_MS = 5,       /* for so long, cells that are being born go before what dead ones have left */
+};
+
 struct cell {
     bool used;
     uint64_t number;
     pid_t pid;      /* 0 once there is no process to wait for */
-    bool removing;  /* `pid` is not the cell any more but the child that removes its scratch directory */
+    bool removing;  /* `pid` is not the cell any more but the child that removes what it leaves */
+    bool frozen;    /* not a cell but the writable space of one, shown at FROZEN/number */
+    bool image;     /* its writable space is a file system on a disk of its own */
+    int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
     int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
     int exit_status;
+    int64_t ended_ms;
     uint64_t outside, count; /* the cell's id range */
     struct holdings holdings;
 };
@@ -31,6 +45,7 @@ struct cell {
 /* Slots are reused; the table only grows. Slot numbers go to epoll, so they stay valid while a cell lives. */
 static struct cell *cells;
 static uint32_t slots;
+static int births; /* cells that are not up yet */
 
 struct birth { /* a spawn request, read but for the operations that the cell itself does */
     uint64_t flags;
@@ -85,6 +100,7 @@ static bool read_request(const struct spawner *spawner, const uint8_t *fields, s
             if (!arguments_of(&field, 2, &a, step)) return false;
             if (birth->image >= 0) close(birth->image);
             birth->image = image_open(a.text[0], a.text[1]);
+            cell->image = true;
             if (birth->image < 0) return step_failed(step, field.tag, errno, a.text[1]);
             break;
         case OP_NETWORK:
@@ -114,6 +130,18 @@ static void close_request(const struct birth *birth) {
     if (birth->network >= 0) close(birth->network);
 }
 
+static int clone_mount(const char *path) {
+    return (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+}
+
+static int keep_space(const struct field *field, struct step *step) {
+    struct arguments a;
+    if (!arguments_of(field, 1, &a, step)) return -1;
+    int kept = clone_mount(a.text[0]);
+    if (kept < 0) step_failed(step, OP_KEEP, errno, a.text[0]);
+    return kept;
+}
+
 /* In the cell's first process. Returns only on failure. */
 static void become_cell(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields,
                         size_t length, int stream, int status, struct step *step) {
@@ -134,12 +162,18 @@ static void become_cell(const struct spawner *spawner, const struct birth *birth
     }
     struct field_reader reader;
     struct field field;
-    for (fields_read(&reader, fields, length); fields_next(&reader, &field);)
-        if (field.tag >= OP_MKDIR && field.tag < OP_USER && !operation_do(&field, step)) return;
+    int kept = -1;
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
+        if (field.tag == OP_KEEP) kept = keep_space(&field, step);
+        if (field.tag == OP_KEEP ? kept < 0 : field.tag >= OP_MKDIR && field.tag < OP_USER && !operation_do(&field, step))
+            return;
+    }
     struct lockdown lockdown = {.user = birth->user.data ? &birth->user : NULL,
                                 .caps = &birth->caps,
                                 .exec = &birth->exec,
                                 .status = status,
+                                .kept = kept,
+                                .files = &spawner->files,
                                 .guest = spawner->guest,
                                 .stream = stream,
                                 .filter = &spawner->filter};
@@ -175,6 +209,7 @@ static bool start(struct spawner *spawner, struct cell *cell, const struct birth
     }
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = STATUS_EVENT | (uint64_t)(cell - cells)};
     cell->status = pair[0];
+    births++;
     cell->pid = pid;
     if (epoll_ctl(spawner->epoll, EPOLL_CTL_ADD, pair[0], &event) == 0) return true;
     kill(pid, SIGKILL);
@@ -202,7 +237,7 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
         reply_number(spawner, REPLY_EXITED, number, TAG_STATUS, 0);
         return;
     }
-    *cell = (struct cell){.used = true, .status = -1};
+    *cell = (struct cell){.used = true, .status = -1, .kept = -1};
     bool done = read_request(spawner, fields, length, &birth, cell, &step) &&
                 start(spawner, cell, &birth, fields, length, stream, &step);
     close_request(&birth);
@@ -215,13 +250,32 @@ static void close_status(const struct spawner *spawner, struct cell *cell) {
     (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, cell->status, NULL);
     close(cell->status);
     cell->status = -1;
+    births--;
+}
+
+/* Receives what a cell that is being built says, and the descriptor that may come with it. */
+static ssize_t receive(struct cell *cell, struct step *step) {
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = step, .iov_len = sizeof *step};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+    ssize_t got = recvmsg(cell->status, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *extra = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (extra && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS) {
+        if (cell->kept >= 0) close(cell->kept);
+        memcpy(&cell->kept, CMSG_DATA(extra), sizeof cell->kept);
+    }
+    return got;
 }
 
 void cell_status_ready(struct spawner *spawner, uint32_t slot) {
     struct cell *cell = &cells[slot];
     struct step step;
     if (cell->status < 0) return; /* an event that was already on its way */
-    ssize_t got = recv(cell->status, &step, sizeof step, MSG_DONTWAIT);
+    ssize_t got = receive(cell, &step);
     if (got < 0 && errno == EAGAIN) return;
     if (got == 1) { /* it has left for its user namespace and wants its ids */
         char answer = map_ids(cell->pid, cell->outside, cell->count) ? 'y' : (char)errno;
@@ -235,15 +289,81 @@ void cell_status_ready(struct spawner *spawner, uint32_t slot) {
     close_status(spawner, cell); /* end of file: the guest is running */
 }
 
-void cell_kill(uint64_t number) {
+static struct cell *slot_of(uint64_t number, bool frozen) {
     for (uint32_t i = 0; i < slots; i++)
-        if (cells[i].used && cells[i].number == number && cells[i].pid > 0 && !cells[i].removing)
-            kill(cells[i].pid, SIGKILL);
+        if (cells[i].used && !cells[i].removing && cells[i].frozen == frozen && cells[i].number == number) return &cells[i];
+    return NULL;
+}
+
+static bool freeze(struct cell *cell, const struct cell *space, struct step *step) {
+    char path[sizeof FROZEN + 24];
+    snprintf(path, sizeof path, FROZEN "/%llu", (unsigned long long)space->number);
+    if (cell->kept < 0) return step_failed(step, OP_FROZEN, EMFILE, "nothing was kept of the cell");
+    if (mkdir(path, 0755) < 0) return step_failed(step, OP_FROZEN, errno, path);
+    if (syscall(SYS_move_mount, cell->kept, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0) {
+        int error = errno;
+        rmdir(path);
+        return step_failed(step, OP_FROZEN, error, path);
+    }
+    close(cell->kept);
+    cell->kept = clone_mount(path);
+    return true;
+}
+
+void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen) {
+    struct step step = {0};
+    struct cell *space = free_slot(), *cell = slot_of(number, false); /* in this order: the table may have moved */
+    bool done = false;
+    if (!space || !cell) step_failed(&step, OP_FROZEN, space ? ESRCH : EAGAIN, "the cell");
+    else {
+        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .status = -1, .kept = -1};
+        done = freeze(cell, space, &step);
+        space->used = done;
+    }
+    if (done) reply_number(spawner, REPLY_FROZEN, frozen, TAG_STATUS, 0);
+    else reply_failed(spawner, frozen, &step);
+}
+
+static void let_go_of_frozen(const struct cell *space) {
+    char path[sizeof FROZEN + 24];
+    snprintf(path, sizeof path, FROZEN "/%llu", (unsigned long long)space->number);
+    (void)umount2(path, MNT_DETACH);
+    (void)rmdir(path);
+    (void)holdings_drop_scratch(&space->holdings);
+}
+
+/* By a child, while others are served: the last to let go of a file system frees all that is in it. */
+static void drop(struct cell *space) {
+    space->frozen = false;
+    space->removing = true;
+    space->pid = fork();
+    if (space->pid > 0) return;
+    let_go_of_frozen(space);
+    if (space->pid == 0) _exit(0);
+    space->pid = 0;
+}
+
+void cell_drop(uint64_t frozen) {
+    struct cell *space = slot_of(frozen, true);
+    if (space) drop(space);
+}
+
+void cell_kill(uint64_t number, uint64_t heir) {
+    struct cell *cell = slot_of(number, false), *space = heir ? slot_of(heir, true) : NULL;
+    if (!cell) return;
+    if (space) {
+        memcpy(space->holdings.scratch, cell->holdings.scratch, sizeof cell->holdings.scratch);
+        space->holdings.scratch_count = cell->holdings.scratch_count;
+        cell->holdings.scratch_count = 0;
+    }
+    if (cell->pid > 0) kill(cell->pid, SIGKILL);
 }
 
 void cells_kill(void) {
-    for (uint32_t i = 0; i < slots; i++)
+    for (uint32_t i = 0; i < slots; i++) {
         if (cells[i].used && cells[i].pid > 0 && !cells[i].removing) kill(cells[i].pid, SIGKILL);
+        if (cells[i].used && cells[i].frozen) drop(&cells[i]);
+    }
 }
 
 bool cells_remain(void) {
@@ -252,13 +372,42 @@ bool cells_remain(void) {
     return false;
 }
 
-static void process_ended(pid_t pid, int status) {
+static void process_ended(struct spawner *spawner, pid_t pid, int status) {
     for (uint32_t i = 0; i < slots; i++) {
         struct cell *cell = &cells[i];
         if (!cell->used || cell->pid != pid) continue;
-        if (!cell->removing) cell->exit_status = status;
         cell->pid = 0;
+        if (cell->removing) continue;
+        cell->exit_status = status;
+        cell->ended_ms = now_ms();
+        reply_number(spawner, REPLY_DIED, cell->number, TAG_STATUS, (uint64_t)(unsigned)status);
     }
+}
+
+/* Whether the last to let go of the cell's writable space will be busy for a while. */
+static bool is_heavy(const struct cell *cell) {
+    struct statfs space;
+    if (cell->holdings.scratch_count || (cell->kept >= 0 && cell->image)) return true;
+    if (cell->kept < 0 || fstatfs(cell->kept, &space) < 0 || space.f_type != TMPFS_MAGIC) return false;
+    return (space.f_blocks - space.f_bfree) * (uint64_t)space.f_bsize > LIGHT_BYTES;
+}
+
+/* A child that holds the writable space a little longer than we do, so that it is the last to let go. */
+static pid_t remover(const struct cell *cell) {
+    int gate[2];
+    char none;
+    if (pipe2(gate, O_CLOEXEC) < 0) return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(gate[1]);
+        (void)!read(gate[0], &none, 1); /* ends when our parent has closed its side, after the space */
+        if (cell->kept >= 0) close(cell->kept);
+        _exit(holdings_drop_scratch(&cell->holdings) ? 0 : 1);
+    }
+    if (cell->kept >= 0) close(cell->kept);
+    close(gate[0]);
+    close(gate[1]);
+    return pid;
 }
 
 /* True when nothing is held any more. */
@@ -267,24 +416,30 @@ static bool give_back(struct spawner *spawner, uint32_t slot) {
     if (cell->status >= 0) cell_status_ready(spawner, slot); /* its last words, before its end is told */
     if (cell->status >= 0) close_status(spawner, cell);
     if (!holdings_drop_cgroups(&cell->holdings)) return false;
-    if (cell->holdings.scratch_count && !cell->removing) { /* may be large: removed by a child, while others are served */
+    if (!cell->removing && is_heavy(cell)) {
         cell->removing = true;
-        cell->pid = fork();
-        if (cell->pid == 0) _exit(holdings_drop_scratch(&cell->holdings) ? 0 : 1);
+        cell->pid = remover(cell);
+        cell->kept = -1;
         if (cell->pid > 0) return false;
         cell->pid = 0;
         (void)holdings_drop_scratch(&cell->holdings);
     }
+    if (cell->kept >= 0) close(cell->kept);
+    cell->kept = -1;
     return true;
 }
 
 bool cells_reap(struct spawner *spawner) {
     int status;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) process_ended(pid, status);
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) process_ended(spawner, pid, status);
     bool again = false;
     for (uint32_t i = 0; i < slots; i++) {
         struct cell *cell = &cells[i];
-        if (!cell->used || cell->pid > 0) continue;
+        if (!cell->used || cell->frozen || cell->pid > 0) continue;
+        if (births > 0 && cell->status < 0 && now_ms() - cell->ended_ms < PATIENCE_MS) {
+            again = true;
+            continue;
+        }
         if (!give_back(spawner, i)) {
             again |= cell->pid <= 0;
             continue;

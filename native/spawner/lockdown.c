@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,15 +39,31 @@ static bool await_answer(int status, char *answer) {
     return recv(status, answer, 1, 0) == 1;
 }
 
+static bool ask_for_ids(int status, int kept) {
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {.align = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    char word = 'u';
+    struct iovec part = {.iov_base = &word, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (kept >= 0) {
+        memcpy(CMSG_DATA(&control.align), &kept, sizeof kept);
+        message.msg_control = control.space;
+        message.msg_controllen = sizeof control.space;
+    }
+    return sendmsg(status, &message, MSG_NOSIGNAL) == 1;
+}
+
 /* The kernel charges what a namespace's processes use (inotify instances, say) to whoever made it, too. An id that no
  * other cell has keeps one cell from using up what the host's root, or another cell, needs. */
-static bool enter_user_namespace(int status, uid_t account) {
-    char answer = 'u';
+static bool enter_user_namespace(int status, uid_t account, int kept) {
+    char answer;
     if (account != 0 && (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0 ||
                          setresgid(account, account, account) < 0 || setresuid(account, account, account) < 0))
         return false;
     if (unshare(CLONE_NEWUSER) < 0) return false;
-    if (send(status, &answer, 1, MSG_NOSIGNAL) != 1 || !await_answer(status, &answer)) return false;
+    if (!ask_for_ids(status, kept) || !await_answer(status, &answer)) return false;
     if (answer != 'y') {
         errno = answer;
         return false;
@@ -96,7 +113,7 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     int guest_file = lockdown->guest;
     if (!arguments_of(lockdown->caps, 1, &caps, step) || !arguments_of(lockdown->exec, 3, &guest, step)) return;
     if (lockdown->user && !arguments_of(lockdown->user, 3, &user, step)) return;
-    if (lockdown->user && !enter_user_namespace(lockdown->status, (uid_t)number_of(user.text[2]))) {
+    if (lockdown->user && !enter_user_namespace(lockdown->status, (uid_t)number_of(user.text[2]), lockdown->kept)) {
         step_failed(step, OP_USER, errno, "user namespace");
         return;
     }
@@ -106,6 +123,7 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     }
     umask(022);
     default_signals();
+    (void)setrlimit(RLIMIT_NOFILE, lockdown->files);
     if (!only_the_stream(lockdown->stream, &guest_file)) {
         step_failed(step, OP_EXEC, errno, "/dev/null");
         return;

@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -80,14 +81,20 @@ static void prepare(struct spawner *spawner, const uint8_t *fields, size_t lengt
     else reply_failed(spawner, 0, &step);
 }
 
-static void kill_request(const uint8_t *fields, size_t length) {
+/* What is wanted of a cell that exists: its number, and for some requests that of a frozen space. */
+static void request_for_cell(struct spawner *spawner, enum request kind, const uint8_t *fields, size_t length) {
     struct field_reader reader;
     struct field field;
     struct arguments a;
     struct step step;
-    fields_read(&reader, fields, length);
-    if (fields_next(&reader, &field) && field.tag == OP_CELL && arguments_of(&field, 1, &a, &step))
-        cell_kill(number_of(a.text[0]));
+    uint64_t cell = 0, frozen = 0;
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
+        if (field.tag == OP_CELL && arguments_of(&field, 1, &a, &step)) cell = number_of(a.text[0]);
+        else if (field.tag == OP_FROZEN && arguments_of(&field, 1, &a, &step)) frozen = number_of(a.text[0]);
+    }
+    if (kind == REQUEST_KILL) cell_kill(cell, frozen);
+    else if (kind == REQUEST_FREEZE) cell_freeze(spawner, cell, frozen);
+    else cell_drop(frozen);
 }
 
 /* One request; false when the host is gone. */
@@ -112,7 +119,9 @@ static bool serve(struct spawner *spawner) {
     switch (message[0]) {
     case REQUEST_PREPARE: prepare(spawner, fields, length); break;
     case REQUEST_SPAWN: cell_spawn(spawner, fields, length, stream); break;
-    case REQUEST_KILL: kill_request(fields, length); break;
+    case REQUEST_KILL:
+    case REQUEST_FREEZE:
+    case REQUEST_DROP: request_for_cell(spawner, message[0], fields, length); break;
     }
     if (stream >= 0) close(stream);
     return true;
@@ -168,6 +177,11 @@ int main(int argc, char **argv) {
     umask(0); /* modes are as they were planned */
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0) die("/dev/null"); /* so that the number is never another's */
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0) die("getrlimit");
+    spawner.files = files;
+    files.rlim_cur = files.rlim_max; /* one for each cell */
+    (void)setrlimit(RLIMIT_NOFILE, &files);
     spawner.guest = seal_guest(guest);
     filter_build(&spawner.filter);
     leave_the_host();

@@ -104,13 +104,22 @@ static bool change_root(const char *directory) {
            chdir("/") == 0;
 }
 
+/* The image that the cell starts from may be hostile: nothing is followed, and nothing that is there is touched. */
+static void ensure_file(const struct arguments *a) {
+    uid_t owner = (uid_t)number_of(a->text[2]);
+    int file = open(a->text[0], O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
+    if (file < 0) return;
+    if (fchown(file, owner, owner) < 0 || write(file, a->text[3], strlen(a->text[3])) < 0) (void)unlink(a->text[0]);
+    close(file);
+}
+
 bool operation_do(const struct field *field, struct step *step) {
     static const struct {
         uint8_t operation;
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
-                  {OP_READ_ONLY, 1, 0}};
+                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 4, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -127,6 +136,7 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_ROOT: done = change_root(a.text[0]); break;
     case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
     case OP_READ_ONLY: done = make_read_only(a.text[0]); break;
+    case OP_ENSURE: ensure_file(&a), done = true; break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include "../common/fields.h"
@@ -22,11 +23,13 @@ enum {
     IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
 };
 
+#define FROZEN "/frozen"
 #define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by us: the host's end is our only reason to stop */
 
 /* Messages: a kind in the first byte, then fields. */
-enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3 };
-enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68 };
+enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3, REQUEST_FREEZE = 4, REQUEST_DROP = 5 };
+enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68, REPLY_FROZEN = 69,
+             REPLY_DIED = 70 }; /* its processes are dead, and only then, once all that it held is given back: exited */
 enum reply_tag { TAG_CELL = 1, TAG_PID = 2, TAG_ERRNO = 3, TAG_STEP = 4, TAG_STATUS = 5 };
 
 /* Operations: the tag of a field whose bytes are the arguments, each ended by a NUL. */
@@ -41,6 +44,7 @@ enum operation {
     OP_UNSHARE = 7, /* clone flags: the cell's namespaces */
     OP_IMAGE = 8,   /* template, path: a disk, open in the cell as descriptor IMAGE_FD until it has been mounted */
     OP_NETWORK = 9, /* a network of its own, with nothing but a loopback interface; without this, the host's */
+    OP_FROZEN = 10, /* number of a frozen space: the one to be made, to be dropped, or that inherits from a killed cell */
     /* in the cell (or, while preparing, in the spawner itself), in the order given */
     OP_MKDIR = 32,     /* path, octal mode, owner */
     OP_SYMLINK = 33,   /* target, path */
@@ -52,6 +56,8 @@ enum operation {
     OP_HOSTNAME = 39,  /* name */
     OP_CGROUP_NS = 40, /* hides the cgroups above the cell's own */
     OP_READ_ONLY = 41, /* directory: read-only, with everything that is mounted below it */
+    OP_KEEP = 42,      /* directory: what is mounted there can be frozen later; only in a cell */
+    OP_ENSURE = 43,    /* path, octal mode, owner, text: a file where there is none; where there cannot be one, nothing */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
                      the id `account` (0: whoever we are) */
@@ -94,9 +100,14 @@ struct spawner {
     int guest;    /* the guest's binary, a sealed memory file */
     struct sock_fprog filter;
     struct networks networks;
+    struct rlimit files; /* how many descriptors a cell's processes may have; ours are more */
 };
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
-void cell_kill(uint64_t number);
+/* The frozen space `heir`, if there is one, takes over the cell's scratch directory, which is then not removed. */
+void cell_kill(uint64_t number, uint64_t heir);
+/* Shows the cell's writable space at FROZEN/frozen, to be read, and to be a layer of others once the cell is dead. */
+void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen);
+void cell_drop(uint64_t frozen);
 void cells_kill(void);
 bool cells_remain(void);
 void cell_status_ready(struct spawner *spawner, uint32_t slot);
@@ -107,9 +118,11 @@ bool cells_reap(struct spawner *spawner);
 struct lockdown {
     const struct field *user, *caps, *exec;
     int status; /* to ask the spawner for id maps */
+    int kept;   /* goes to the spawner with that; -1 for none */
     int guest;
     int stream;
     const struct sock_fprog *filter;
+    const struct rlimit *files;
 };
 void lockdown_and_exec(const struct lockdown *lockdown, struct step *step);
 bool map_ids(pid_t pid, uint64_t outside, uint64_t count);

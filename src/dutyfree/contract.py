@@ -151,9 +151,9 @@ class Sandbox(ABC):
     async def reset(self) -> None:
         """Put the sandbox back to how it was made: its files, processes, sessions, ports and environment.
 
-        Calls that were under way raise SandboxGone, and so do sessions and terminals of before. What comes back is
-        checked; a sandbox that is not clean, or whose reset failed or was cancelled, is destroyed and never given out
-        again. Raises Unsupported without `Capability.RESET`, and otherwise as `Substrate.create` does.
+        Calls that were under way raise SandboxReset, and sessions of before have ended. What comes back is checked; a
+        sandbox that is not clean, or whose reset failed or was cancelled, is destroyed and never given out again.
+        Raises Unsupported without `Capability.RESET`, and otherwise as `Substrate.create` does.
         """
         raise Unsupported("this substrate cannot reset its sandboxes")
 

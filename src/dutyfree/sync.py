@@ -22,7 +22,10 @@ from dutyfree.client.stream import Stream as AsyncStream
 from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, SpanListener, Substrate
 from dutyfree.contract import Files as AsyncFiles
 from dutyfree.contract import Session as AsyncSession
+from dutyfree.contract import Snapshot as AsyncSnapshot
 from dutyfree.contract import Terminal as AsyncTerminal
+from dutyfree.images.progress import Progress
+from dutyfree.images.store import Store
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -30,15 +33,17 @@ from dutyfree.model import (
     Chunk,
     Command,
     FileInfo,
+    Image,
     Isolation,
     Network,
     Observation,
+    Recipe,
     Resources,
     Unenforced,
     Upper,
 )
 
-__all__ = ["Box", "Files", "LocalHost", "Session", "Stream", "Terminal", "local"]
+__all__ = ["Box", "Files", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
 
 
 def local(substrate: str | Substrate = "cell", *, on_span: SpanListener | None = None, **options: Any) -> LocalHost:
@@ -85,9 +90,23 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._inner.capabilities
 
+    def build(self, recipe: Recipe, *, on_progress: Progress | None = None, rebuild: bool = False) -> Image:
+        """The image of a recipe. What was built before is found again; with `rebuild`, all of it is built anew.
+
+        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
+        not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
+        """
+        return self._portal.call(lambda: self._inner.build(recipe, on_progress=on_progress, rebuild=rebuild))
+
+    @property
+    def store(self) -> Store:
+        """Where images are kept. Raises Unsupported where the substrate has none."""
+        return self._inner.store
+
     @contextmanager
     def lease(
         self,
+        image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
         network: Network | str = Network.NONE,
@@ -95,14 +114,19 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
     ) -> Iterator[Box]:
-        """A fresh sandbox for the length of the block, with the host's own root as its base.
+        """A fresh sandbox for the length of the block.
 
-        `isolation` is the weakest wall that will do; "auto" takes what the substrate gives. Raises InvalidRequest for a
-        value that does not exist, Unsupported for a wall that this substrate lacks, CapacityError when the machine is
-        full, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when creation went wrong.
+        `image` is what it starts from: a recipe (built if need be), an image, or the name of one in the store; without
+        it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate gives.
+
+        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
+        CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
+        or DeadlineExceeded when creation went wrong.
         """
         with self._portal.enter(
-            lambda: self._inner.lease(resources=resources, network=network, upper=upper, env=env, isolation=isolation)
+            lambda: self._inner.lease(
+                image, resources=resources, network=network, upper=upper, env=env, isolation=isolation
+            )
         ) as inner:
             yield Box(inner, self._portal)
 
@@ -202,6 +226,33 @@ class Box:
         with self._portal.enter(lambda: self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)) as inner:
             yield Terminal(inner, self._portal)
 
+    def reset(self) -> None:
+        """Put the sandbox back to how the lease gave it out: nothing of what happened in it since is left.
+
+        Calls that are under way raise SandboxReset, sessions of before have ended. A reset that fails destroys the
+        sandbox. Raises Unsupported where the substrate cannot.
+        """
+        self._portal.call(lambda: self._inner.reset())
+
+    def snapshot(self) -> Snapshot:
+        """Freeze the files as they are now; the sandbox goes on. `host.lease(snapshot.image)` starts from them.
+
+        Processes are not part of it. Raises Unsupported where the substrate cannot, and CapacityError.
+        """
+        return Snapshot(self._portal.call(lambda: self._inner.snapshot()), self._portal)
+
+    def fork(self, count: int) -> list[Box]:
+        """`count` further sandboxes with the files as they are now, without the processes.
+
+        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none.
+        Raises Unsupported where the substrate cannot, and CapacityError.
+        """
+        return [Box(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count))]
+
+    def destroy(self) -> None:
+        """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""
+        self._portal.call(lambda: self._inner.destroy())
+
 
 class Stream:
     """An action under way: iterate over its chunks, then ask `wait` for the observation.
@@ -281,6 +332,39 @@ class Session:
     def alive(self) -> bool:
         """Whether another line can be run."""
         return self._inner.alive
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(lambda: self._inner.__aexit__(None, None, None))
+
+
+class Snapshot:
+    """The files of a sandbox at one moment. Outlives the sandbox; gone with the substrate unless it was saved."""
+
+    def __init__(self, inner: AsyncSnapshot, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    @property
+    def image(self) -> Image:
+        """To start sandboxes from, on the substrate that took it, until `discard`. After `save`, what was saved."""
+        return self._inner.image
+
+    def save(self) -> Image:
+        """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
+
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        """
+        return self._portal.call(lambda: self._inner.save())
+
+    def discard(self) -> None:
+        """Let go of it; sandboxes that were started from it go on. Idempotent."""
+        self._portal.call(lambda: self._inner.discard())
 
     def __enter__(self) -> Self:
         self._portal.call(self._inner.__aenter__)

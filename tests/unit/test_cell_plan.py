@@ -38,11 +38,12 @@ def host_roots(draw: st.DrawFn) -> HostRoot:
         mounted=("/usr", "/opt/data"),
         separate=("/usr", "/opt/data"),
         resolv_conf="nameserver 192.0.2.1\n",
+        name_servers="nameserver 192.0.2.1\n",
     )
 
 
 def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> plan.Setting:
-    return plan.Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab")
+    return plan.Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab", "/layers-here")
 
 
 def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
@@ -64,6 +65,7 @@ HOST = HostRoot(
     mounted=(),
     separate=(),
     resolv_conf="",
+    name_servers="nameserver 192.0.2.1\n",
 )
 
 
@@ -87,15 +89,58 @@ def test_every_mask_is_opaque(host: HostRoot) -> None:
     assert {f"/mask{path}" for path in host.masked_files} == whiteouts
 
 
-@given(host_roots(), st.booleans(), st.sampled_from(list(Network)), st.sampled_from(list(Upper)))
-def test_privileges_go_last_and_the_new_root_just_before(
-    host: HostRoot, rootless: bool, network: Network, upper: Upper
+lowers = st.builds(
+    plan.Lower,
+    st.sampled_from(["/layers/aa/tree", "/layers/bb/tree", "/frozen/7/upper"]),
+    st.frozensets(st.sampled_from(["/usr", "/opt/data", "/alpha"])),
+)
+bases = st.one_of(
+    st.builds(plan.Base, st.lists(lowers, max_size=3).map(tuple), st.just(True)),
+    st.builds(plan.Base, st.lists(lowers, min_size=1, max_size=3).map(tuple), st.just(False)),
+)
+
+
+@given(host_roots(), st.booleans(), st.sampled_from(list(Network)), st.sampled_from(list(Upper)), bases)
+def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not_the_own_one(
+    host: HostRoot, rootless: bool, network: Network, upper: Upper, base: plan.Base
 ) -> None:
-    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper))
+    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper), base)
     verbs = [operation.verb for operation in operations]
-    assert verbs[-3:] == [Verb.ROOT, Verb.CAPS, Verb.EXEC]
+    assert verbs[-2:] == [Verb.CAPS, Verb.EXEC]
     assert verbs.count(Verb.USER) == 1
     assert verbs.count(Verb.ROOT) == 1
+    assert set(verbs[verbs.index(Verb.ROOT) + 1 : -2]) <= {Verb.WRITE, Verb.ENSURE}
+    before = operations[: verbs.index(Verb.ROOT)]
+    for verb in (Verb.MKDIR, Verb.WRITE, Verb.MKNOD, Verb.ENSURE, Verb.XATTR):
+        assert not any(each[0].startswith("/new") for each in arguments(before, verb))
+
+
+@given(host_roots(), st.booleans(), bases)
+def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
+    host: HostRoot, rootless: bool, base: plan.Base
+) -> None:
+    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)
+    overlays = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
+    for index, options in enumerate(overlays):
+        order = options.removeprefix("lowerdir=").split(",")[0].split(":")
+        if base.lowers and index == 0:
+            assert order[: 1 + len(base.lowers)] == ["/skeleton", *(lower.path for lower in base.lowers)]
+        if not base.over_host:
+            assert not any(each.startswith(("/host", "/mask")) for each in order)
+        for each in order:
+            if each.startswith(("/layers", "/frozen")) and index > 0:  # a part of a layer, only where it has that part
+                path = next(lower.path for lower in base.lowers if each.startswith(lower.path))
+                inner = each.removeprefix(path)
+                assert any(lower.path == path and inner in lower.inner for lower in base.lowers)
+
+
+@given(host_roots(), st.booleans(), bases)
+def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, base: plan.Base) -> None:
+    mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base), Verb.MOUNT)
+    for _source, target, kind, _flags, options in mounts:
+        if kind == "overlay":
+            [upper] = [each.removeprefix("upperdir=") for each in options.split(",") if each.startswith("upperdir=")]
+            assert upper == "/up/upper" + target.removeprefix("/new")
 
 
 def test_a_rootless_cell_never_sees_a_directory_that_the_host_closes() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from dutyfree.client.stream import Stream
-from dutyfree.contract import Files, Sandbox, Session, Terminal
+from dutyfree.contract import Files, Sandbox, Session, Snapshot, Terminal
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -26,6 +27,7 @@ class Box:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+        self._forks: list[Box] = []
 
     @property
     def id(self) -> str:
@@ -99,6 +101,40 @@ class Box:
         """A command on a pseudo-terminal for the length of the block. Raises Unsupported where there are none."""
         async with await self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env) as terminal:
             yield terminal
+
+    async def reset(self) -> None:
+        """Put the sandbox back to how the lease gave it out: nothing of what happened in it since is left.
+
+        Calls that are under way raise SandboxReset, sessions of before have ended. A reset that fails destroys the
+        sandbox. Raises Unsupported where the substrate cannot.
+        """
+        await self._sandbox.reset()
+
+    async def snapshot(self) -> Snapshot:
+        """Freeze the files as they are now; the sandbox goes on. `host.lease(snapshot.image)` starts from them.
+
+        Processes are not part of it. Raises Unsupported where the substrate cannot, and CapacityError.
+        """
+        return await self._sandbox.snapshot()
+
+    async def fork(self, count: int) -> list[Box]:
+        """`count` further sandboxes with the files as they are now, without the processes.
+
+        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none.
+        Raises Unsupported where the substrate cannot, and CapacityError.
+        """
+        forks = [Box(sandbox) for sandbox in await self._sandbox.fork(count)]
+        self._forks += forks
+        return forks
+
+    async def destroy(self) -> None:
+        """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""
+        forks, self._forks = self._forks, []
+        ends = [self._sandbox.destroy(), *(fork.destroy() for fork in forks)]
+        outcomes = await asyncio.gather(*ends, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
 def _action(

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.model import Capability, Isolation, Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
+
+if TYPE_CHECKING:
+    from dutyfree.images.progress import Progress
+    from dutyfree.images.store import Store
+    from dutyfree.substrates.guarded import GuardedSubstrate
 
 Choice = TypeVar("Choice", Network, Upper)
 
@@ -39,7 +44,7 @@ class LocalHost:
         self._wanted = substrate
         self._options = options
         self._on_span = on_span
-        self._substrate: Substrate | None = None
+        self._substrate: GuardedSubstrate | None = None
 
     async def __aenter__(self) -> Self:
         # Loading the registry costs an import of what the chosen substrate needs, and of nothing else.
@@ -81,9 +86,32 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._opened().capabilities
 
+    async def build(self, recipe: Recipe, *, on_progress: Progress | None = None, rebuild: bool = False) -> Image:
+        """The image of a recipe. What was built before is found again; with `rebuild`, all of it is built anew.
+
+        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
+        not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
+        """
+        from dutyfree.images import builder, progress  # most leases need no recipe
+
+        built = await builder.build(
+            recipe, self._opened(), self.store, on_progress=on_progress or progress.ignore, rebuild=rebuild
+        )
+        return built.image
+
+    @property
+    def store(self) -> Store:
+        """Where images are kept. Raises Unsupported where the substrate has none."""
+        substrate = self._opened()
+        store = getattr(substrate.inner, "store", None)
+        if Capability.IMAGES not in substrate.capabilities or store is None:
+            raise Unsupported(f"substrate {substrate.name!r} has no images")
+        return cast("Store", store)
+
     @asynccontextmanager
     async def lease(
         self,
+        image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
         network: Network | str = Network.NONE,
@@ -91,11 +119,14 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
     ) -> AsyncIterator[Box]:
-        """A fresh sandbox for the length of the block, with the host's own root as its base.
+        """A fresh sandbox for the length of the block.
 
-        `isolation` is the weakest wall that will do; "auto" takes what the substrate gives. Raises InvalidRequest for a
-        value that does not exist, Unsupported for a wall that this substrate lacks, CapacityError when the machine is
-        full, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when creation went wrong.
+        `image` is what it starts from: a recipe (built if need be), an image, or the name of one in the store; without
+        it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate gives.
+
+        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
+        CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
+        or DeadlineExceeded when creation went wrong.
         """
         substrate = self._opened()
         _check_isolation(isolation, substrate)
@@ -104,11 +135,22 @@ class LocalHost:
             network=_choice(Network, network, "network"),
             upper=_choice(Upper, upper, "upper"),
             env=env or {},
+            image=await self._image(image),
         )
-        async with await substrate.create(spec, self._on_span) as sandbox:
-            yield Box(sandbox)
+        box = Box(await substrate.create(spec, self._on_span))
+        try:
+            yield box
+        finally:
+            await box.destroy()
 
-    def _opened(self) -> Substrate:
+    async def _image(self, wanted: Recipe | Image | str | None) -> Image:
+        if isinstance(wanted, Recipe):
+            return await self.build(wanted)
+        if isinstance(wanted, str):
+            return self.store.find(wanted).image
+        return wanted if wanted is not None else Image()
+
+    def _opened(self) -> GuardedSubstrate:
         if self._substrate is None:
             raise InvalidRequest("the host is not open", hint="use it inside `async with dutyfree.local() as host:`")
         return self._substrate

@@ -10,7 +10,6 @@ from dutyfree.errors import (
     CapacityError,
     DeadlineExceeded,
     DutyfreeError,
-    InfraFailed,
     InvalidRequest,
     SessionEnded,
     Unsupported,
@@ -120,7 +119,7 @@ class ActionExchange(Exchange):
             self._error = _refusal(end)
         self._finish()
 
-    def failed(self, error: InfraFailed) -> None:
+    def failed(self, error: DutyfreeError) -> None:
         self._error = error
         self._finish()
 

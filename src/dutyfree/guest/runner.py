@@ -44,6 +44,12 @@ class Runner:
         self._encoded_cwd = encode_text(cwd)
         self._limits = limits
 
+    def move_to(self, channel: Channel, limits: LimitWatch | None) -> None:
+        """From now on actions go to another guest, which may still be on its way; what is under way stays behind."""
+        self.channel = channel
+        self.known_limits = _UNLIMITED
+        self._limits = limits
+
     def directory(self, cwd: str | None) -> bytes:
         """Where an action runs that asked for `cwd`."""
         return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))

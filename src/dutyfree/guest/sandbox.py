@@ -38,7 +38,6 @@ class GuestSandbox(Sandbox):
         self.id = sandbox_id
         self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span)
         self.files = GuestFiles(self._runner)
-        self._channel = channel
         self._unenforced = unenforced
         self._give_back = destroy
         self._destruction: asyncio.Task[None] | None = None
@@ -49,7 +48,7 @@ class GuestSandbox(Sandbox):
 
     @property
     def alive(self) -> bool:
-        return self._channel.alive
+        return self._runner.channel.alive
 
     async def run(self, action: Action) -> Observation:
         return await self._runner.run(action)
@@ -79,7 +78,7 @@ class GuestSandbox(Sandbox):
 
     async def _destroy(self) -> None:
         start_ns = time.monotonic_ns()
-        self._channel.close()
+        self._runner.channel.close()
         await self._give_back()
         if self._runner.on_span is not None:
             self._runner.on_span(Span(Phase.DESTROY, start_ns, time.monotonic_ns(), self.id))

@@ -10,7 +10,14 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from dutyfree.errors import DeadlineExceeded, GuestMisbehaved, InfraFailed, InvalidRequest, LinkFailed, SubstrateFailed
+from dutyfree.errors import (
+    DeadlineExceeded,
+    DutyfreeError,
+    GuestMisbehaved,
+    InvalidRequest,
+    LinkFailed,
+    SubstrateFailed,
+)
 from dutyfree.wire.exchange import Exchange
 from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, Kind, encode_frame
 from dutyfree.wire.link import Link
@@ -48,7 +55,7 @@ class Channel:
         self._decoder = FrameDecoder(FROM_GUEST)
         self._exchanges: dict[int, Exchange] = {}
         self._last_id = 0
-        self._error: InfraFailed | None = None
+        self._error: DutyfreeError | None = None
         self._death_listeners: list[Callable[[], None]] = []
         self._greeting: GuestHello | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -69,6 +76,11 @@ class Channel:
     def alive(self) -> bool:
         """Whether actions can be sent."""
         return self._error is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._exchanges
 
     @property
     def congested(self) -> bool:
@@ -127,7 +139,7 @@ class Channel:
         self.send(Quit())
         self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
 
-    def fail(self, error: InfraFailed) -> None:
+    def fail(self, error: DutyfreeError) -> None:
         """End the channel: nothing more is sent or believed, and everyone who waits gets the error. Idempotent."""
         if self._error is not None:
             return
@@ -144,7 +156,7 @@ class Channel:
         for listener in self._death_listeners:
             listener()
 
-    def _copy_of_error(self) -> InfraFailed:
+    def _copy_of_error(self) -> DutyfreeError:
         # One instance raised in many tasks would collect all their tracebacks.
         assert self._error is not None
         return type(self._error)(self._error.message, hint=self._error.hint)

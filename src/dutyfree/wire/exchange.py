@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from dutyfree.errors import InfraFailed
+from dutyfree.errors import DutyfreeError
 from dutyfree.wire.frames import MAX_DATA_BYTES
 from dutyfree.wire.messages import Exit, Input, InputEnd, OutputCredit, Refused, Resize, Signal
 
@@ -46,7 +46,7 @@ class Exchange(ABC):
         """The action is over."""
 
     @abstractmethod
-    def failed(self, error: InfraFailed) -> None:
+    def failed(self, error: DutyfreeError) -> None:
         """The channel died first."""
 
     @abstractmethod

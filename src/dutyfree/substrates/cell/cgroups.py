@@ -162,6 +162,13 @@ def _group(cgroups: Cgroups, owner: str, cell: int, controller: str) -> str:
     return f"{cgroups.homes[controller]}/{PARENT}-{owner}/{cell}"
 
 
+def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
+    """The group of a cell in which all its processes can be frozen; None where there is none: version 1 has no such."""
+    if cgroups.version != 2 or not cgroups.homes:
+        return None
+    return _group(cgroups, owner, cell, next(iter(cgroups.homes)))
+
+
 @dataclass(frozen=True, slots=True)
 class CellCounters:
     """The files in which the kernel counts what a cell ran into; absent where it is not limited."""

@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +103,8 @@ class HostRoot:
     """Those of them that are directories and belong to the host's installation; each comes after its parent."""
     resolv_conf: str
     """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
+    name_servers: str
+    """How names are resolved, wherever the host keeps that."""
 
 
 def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
@@ -131,7 +133,8 @@ def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
         repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden),
         mounted=tuple(mounted),
         separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
-        resolv_conf=_resolv_conf(),
+        resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
+        name_servers=_resolv_conf(),
     )
 
 
@@ -215,15 +218,31 @@ def _trees() -> Iterator[str]:
 
 
 def _mount_points() -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    points = {os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4])) for line in lines}
-    return sorted(points - {"/"})
+    return sorted({_mount_point(line) for line in _mountinfo()} - {"/"})
+
+
+def _mountinfo() -> list[bytes]:
+    return Path("/proc/self/mountinfo").read_bytes().splitlines()
+
+
+def _mount_point(line: bytes) -> str:
+    return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4]))
+
+
+def file_systems(paths: Iterable[str]) -> set[bytes]:
+    """The file systems that these paths are on. (`st_dev` would tell parts of one btrfs apart.)"""
+    mounts = {_mount_point(line): line.split(b" ")[2] for line in _mountinfo()}
+    found = set()
+    for path in paths:
+        parents = [path, *(str(parent) for parent in Path(path).parents)]
+        found.add(next(mounts[parent] for parent in parents if parent in mounts))
+    return found
 
 
 def _resolv_conf() -> str:
     path = Path("/etc/resolv.conf")
     try:
-        return path.read_text(errors="replace").replace("\0", "")[:4096] if path.is_symlink() else ""
+        return path.read_text(errors="replace").replace("\0", "")[:4096]
     except OSError:
         return ""
 

@@ -23,6 +23,7 @@ class Verb(IntEnum):
     UNSHARE = 7
     IMAGE = 8
     NETWORK = 9
+    FROZEN = 10
     MKDIR = 32
     SYMLINK = 33
     WRITE = 34
@@ -33,6 +34,8 @@ class Verb(IntEnum):
     HOSTNAME = 39
     CGROUP_NS = 40
     READ_ONLY = 41
+    KEEP = 42
+    ENSURE = 43
     USER = 64
     CAPS = 65
     EXEC = 66

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
-from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
 
 LOCK = "lock"
 _NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")

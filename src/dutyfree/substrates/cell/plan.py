@@ -5,8 +5,12 @@ keep their paths::
 
     /host      the host's root                 /mask      the layer that lies over it: masks and own directories
     /devices   a ready-made /dev               /new, /up  empty; in each cell its root and its writable space
+    /layers    the image store's layers        /frozen    writable spaces of cells of which there were snapshots
+    /skeleton  a layer of what every root must have, so that no image can put a link in its place
+    /bases     the host's root under its masks, ready-made, where other layers could not lie over it otherwise
 
 A cell starts as a copy of the spawner's mount namespace, adds what is its own (`cell_plan`), and moves into `/new`.
+All that it changes is in `/up/upper`, as one tree, also where its root is made of several overlays.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ BYTES_PER_INODE = 8192
 IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
 SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
+
+_ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases")
+HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 NAMESPACES = {"mnt": 0x0002_0000, "uts": 0x0400_0000, "ipc": 0x0800_0000, "pid": 0x2000_0000}
 """Those that a cell is cloned into; network, cgroup and user namespaces come in their turn."""
@@ -52,11 +59,43 @@ class Setting:
     """Of this owner alone, small, gone with it."""
     disk_directory: str
     """Where upper directories on disk are made; of this owner alone."""
+    layers_directory: str
+    """Of the image store."""
+    shared_disk: bool = False
+    """Whether layers may be on a file system that is also part of the host's root, of which no overlay can be made."""
 
     @property
     def root_id(self) -> int:
         """The id, as the spawner sees it, that a cell's root user stands for."""
         return 0 if self.rootless else SUBORDINATE_IDS
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A layer under a cell: a directory of the spawner's root."""
+
+    path: str
+    inner: frozenset[str] = frozenset()
+    """Those of `inner_roots` that are directories in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a cell's own files lie over, topmost first."""
+
+    lowers: tuple[Lower, ...] = ()
+    over_host: bool = True
+
+    def directories(self, inner: str = "") -> list[str]:
+        """The layers that have a directory `inner`."""
+        return [lower.path + inner for lower in self.lowers if not inner or inner in lower.inner]
+
+
+def inner_roots(setting: Setting) -> tuple[str, ...]:
+    """Directories of the host's root that have to be overlaid by themselves."""
+    if setting.rootless:
+        return tuple(f"/{entry.name}" for entry in _overlaid(setting.host))
+    return setting.host.separate
 
 
 def spawner_plan(setting: Setting) -> Plan:
@@ -68,7 +107,7 @@ def spawner_plan(setting: Setting) -> Plan:
         kept.append("/dev")  # loop devices
     plan = [mkdir(root), mount("tmpfs", root, "tmpfs", 0, "size=16m,mode=755")]
     plan.append(mount("", root, flags=MountFlag.UNBINDABLE))  # or the copy of `/` below would contain it
-    plan += [mkdir(f"{root}/{name}") for name in ("host", "proc", "mask", "devices", "new", "up")]
+    plan += [mkdir(f"{root}/{name}") for name in _ROOMS]
     # Without privilege a mount can only be copied together with all that is mounted below it.
     plan.append(bind("/", f"{root}/host", MountFlag.RECURSIVE if setting.rootless else 0))
     plan.append(bind("/proc", f"{root}/proc", MountFlag.RECURSIVE))
@@ -76,9 +115,12 @@ def spawner_plan(setting: Setting) -> Plan:
         plan += [bind(path, f"{root}/host{path}") for path in setting.host.separate]
     for path in kept:
         plan += [*_parents(root, path), mkdir(root + path), bind(path, root + path)]
+    plan.append(bind(setting.layers_directory, f"{root}/layers"))
+    plan += [mkdir(f"{root}/skeleton{path}", 0o755, setting.root_id) for path in ("", "/dev", "/proc", "/sys")]
     plan.append(op(Verb.ROOT, root))
     plan += _devices(setting)
     plan += _mask_layer(setting)
+    plan += _bases(setting)
     plan += cgroups.owner_plan(setting.cgroups, setting.owner)
     # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
     return plan + [op(Verb.SCRATCH, path) for path in own]
@@ -108,7 +150,10 @@ def _mask_layer(setting: Setting) -> Plan:
     host, owner = setting.host, setting.root_id
     plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
     if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
+        links = [entry for entry in host.top_level if entry.link_target]
+        plan += [op(Verb.SYMLINK, entry.link_target or "", f"/mask/{entry.name}") for entry in links]
         plan += [mkdir(f"/mask/{entry.name}", entry.mode, owner) for entry in _overlaid(host)]
+        plan += [mkdir(f"/mask{path}", mode) for path, mode in _hidden_directories(host) if path.count("/") == 1]
     # What the host keeps closed stays its own, and so just as closed.
     repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
     if setting.rootless:
@@ -117,6 +162,23 @@ def _mask_layer(setting: Setting) -> Plan:
     for path, mode in _hidden_directories(host):
         plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
     return plan + [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in host.masked_files]
+
+
+def _bases(setting: Setting) -> Plan:
+    """The kernel refuses layers of which one lies inside the other, as the store does in `/`. An overlay of the host's
+    root is a file system of its own, in which nothing lies."""
+    if setting.rootless or not setting.shared_disk:  # the store of an ordinary user is in what cells do not see
+        return []
+    plan: Plan = []
+    for index, path in enumerate(("", *setting.host.separate)):
+        options = f"lowerdir={':'.join(_host_lowers(setting, path))},xino=off,redirect_dir=off"
+        plan += [mkdir(f"/bases/{index}"), mount("overlay", f"/bases/{index}", "overlay", MountFlag.READ_ONLY, options)]
+    return plan
+
+
+def _host_lowers(setting: Setting, path: str = "") -> list[str]:
+    is_masked = not path or any(path == repeated for repeated, _mode in setting.host.repeated)
+    return [*([f"/mask{path}"] if is_masked else []), f"/host{path}"]
 
 
 def _hidden_directories(host: HostRoot) -> list[tuple[str, int]]:
@@ -134,9 +196,11 @@ def _mounted_below(host: HostRoot, entry: TopLevel) -> bool:
     return any(path.startswith(f"/{entry.name}/") for path in host.mounted)
 
 
-def cell_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None = None) -> Plan:
+def cell_plan(
+    setting: Setting, cell: int, spec: SandboxSpec, base: Base | None = None, template: str | None = None
+) -> Plan:
     """One cell. `template` is the empty file system that bounds an upper on disk."""
-    return [*individual_plan(setting, cell, spec, template), *common_plan(setting, spec)]
+    return [*individual_plan(setting, cell, spec, template), *common_plan(setting, spec, base or Base())]
 
 
 def individual_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None) -> Plan:
@@ -153,8 +217,8 @@ def individual_plan(setting: Setting, cell: int, spec: SandboxSpec, template: st
     return [*plan, op(Verb.IMAGE, template, path), mount(IMAGE, "/up", "ext4", MountFlag.NO_DEV, options)]
 
 
-def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
-    """What every cell of that network, upper, disk and memory size, and hostname does, so that it is planned once."""
+def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
+    """What every cell of that base, network, upper, disk and memory size, and hostname does, planned once."""
     isolated = spec.network is Network.NONE
     plan = [op(Verb.UNSHARE, sum(NAMESPACES.values()))]
     if setting.cgroups.homes:
@@ -163,12 +227,16 @@ def common_plan(setting: Setting, spec: SandboxSpec) -> Plan:
     if isolated:
         plan.append(op(Verb.NETWORK))
     plan += _writable_space(setting, spec)
-    plan += _rootless_root(setting) if setting.rootless else _overlay_root(setting)
-    if not isolated and setting.host.resolv_conf:
-        plan.append(op(Verb.WRITE, "/new/etc/resolv.conf", "644", setting.root_id, setting.host.resolv_conf))
+    plan += _root(setting, base)
     plan += _kernel_file_systems(setting)
     plan += _shared_memory(setting, spec)
     plan.append(op(Verb.ROOT, "/new"))
+    # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
+    resolv_conf = setting.host.resolv_conf if base.over_host else setting.host.name_servers
+    if not isolated and resolv_conf:
+        plan.append(op(Verb.WRITE, "/etc/resolv.conf", "644", setting.root_id, resolv_conf))
+    if not base.over_host:
+        plan.append(op(Verb.ENSURE, "/etc/hosts", "644", setting.root_id, HOSTS))
     plan.append(op(Verb.CAPS, sum(1 << number for number in KEPT_CAPABILITIES.values())))
     plan.append(op(Verb.EXEC, "dutyfree-guest", "--fd", 3))
     return plan
@@ -181,7 +249,7 @@ def _writable_space(setting: Setting, spec: SandboxSpec) -> Plan:
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
-    return [*plan, mkdir("/up/upper", 0o755, owner), mkdir("/up/work")]
+    return [*plan, mkdir("/up/upper", 0o755, owner), op(Verb.KEEP, "/up")]
 
 
 def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
@@ -207,44 +275,58 @@ def inodes_for(limit_bytes: int) -> int:
     return max(1024, limit_bytes // BYTES_PER_INODE)
 
 
-def _overlay_root(setting: Setting) -> Plan:
+def _root(setting: Setting, base: Base) -> Plan:
+    if not base.over_host:
+        lowers = ["/skeleton", *base.directories()]
+        return [mkdir("/up/work"), _overlay(setting, "/new", lowers, "/up/upper", "/up/work")]
+    return _rootless_root(setting, base) if setting.rootless else _overlay_root(setting, base)
+
+
+def _overlay_root(setting: Setting, base: Base) -> Plan:
     """The host's root in one piece, and over it each part of the installation that is a file system of its own."""
-    plan = [_overlay("/new", "/mask:/host", "/up/upper", "/up/work", "volatile")]
-    masked = {path for path, _mode in setting.host.repeated}
-    for index, path in enumerate(setting.host.separate):
-        upper, work = f"/up/upper-{index}", f"/up/work-{index}"
-        lower = f"/mask{path}:/host{path}" if path in masked else f"/host{path}"
-        plan += [
-            mkdir(upper, 0o755, setting.root_id),
-            mkdir(work),
-            _overlay(f"/new{path}", lower, upper, work, "volatile"),
-        ]
+    skeleton = ["/skeleton"] if base.lowers else []
+    ready = bool(base.lowers) and setting.shared_disk
+    uppers = [f"/up/upper{path}" for path in setting.host.separate]
+    plan = [mkdir(parent, 0o755, setting.root_id) for upper in uppers for parent in _down_to(upper)]
+    for index, path in enumerate(("", *setting.host.separate)):
+        work = f"/up/work-{index}" if path else "/up/work"
+        host = [f"/bases/{index}"] if ready else _host_lowers(setting, path)
+        lowers = [*(skeleton if not path else []), *base.directories(path), *host]
+        plan += [mkdir(work), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", work)]
     return plan
 
 
-def _overlay(target: str, lower: str, upper: str, work: str, extra: str) -> Operation:
-    # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk.
-    options = f"lowerdir={lower},upperdir={upper},workdir={work},xino=off,{extra}"
+def _down_to(upper: str) -> list[str]:
+    """The directory and its parents below `/up/upper`, the topmost first."""
+    parents = [str(parent) for parent in PurePosixPath(upper).parents if len(parent.parts) > 3]
+    return [*reversed(parents), upper]
+
+
+def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
+    # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
+    # `redirect_dir`, an upper is a layer that every tool understands.
+    extra = "userxattr" if setting.rootless else "redirect_dir=off,volatile"
+    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=off,{extra}"
     return mount("overlay", target, "overlay", 0, options)
 
 
-def _rootless_root(setting: Setting) -> Plan:
+def _rootless_root(setting: Setting, base: Base) -> Plan:
     """Without privilege the host's `/` cannot be overlaid in one piece, because of what is mounted below it."""
     host = setting.host
-    plan = [mkdir("/up/root"), bind("/up/root", "/new"), mkdir("/up/empty")]
-    plan += [op(Verb.SYMLINK, entry.link_target, f"/new/{entry.name}") for entry in host.top_level if entry.link_target]
+    skeleton = ["/skeleton"] if base.lowers else []
+    plan = [mkdir("/up/empty"), mkdir("/up/work"), mkdir("/up/works")]
+    for entry in _overlaid(host):  # before the root is mounted, whose writable layer they are in
+        plan += [mkdir(f"/up/upper/{entry.name}", entry.mode), mkdir(f"/up/works/{entry.name}")]
+    plan.append(_overlay(setting, "/new", [*skeleton, *base.directories(), "/mask"], "/up/upper", "/up/work"))
     for entry in _overlaid(host):
-        upper, work = f"/up/upper/{entry.name}", f"/up/work/{entry.name}"
-        plan += [mkdir(f"/new/{entry.name}"), mkdir(upper, entry.mode), mkdir(work)]
+        path = f"/{entry.name}"
         if _mounted_below(host, entry):  # cannot be overlaid
-            plan += [bind(f"/host/{entry.name}", f"/new/{entry.name}", MountFlag.RECURSIVE)]
-            plan.append(op(Verb.READ_ONLY, f"/new/{entry.name}"))
+            plan += [bind(f"/host{path}", f"/new{path}", MountFlag.RECURSIVE), op(Verb.READ_ONLY, f"/new{path}")]
             continue
-        plan.append(_overlay(f"/new/{entry.name}", f"/mask/{entry.name}:/host/{entry.name}", upper, work, "userxattr"))
+        lowers = [*base.directories(path), f"/mask{path}", f"/host{path}"]
+        plan.append(_overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", f"/up/works{path}"))
     for index, (path, mode) in enumerate(_hidden_directories(host)):
-        if path.count("/") == 1:
-            plan.append(mkdir(f"/new{path}", mode))
-        elif _is_seen(host, path):
+        if path.count("/") > 1 and _is_seen(host, path):
             plan += [mkdir(f"/up/empty/{index}", mode), bind(f"/up/empty/{index}", f"/new{path}")]
     return plan + [bind("/devices/null", f"/new{path}") for path in host.masked_files if _is_seen(host, path)]
 

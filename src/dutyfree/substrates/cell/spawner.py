@@ -20,10 +20,11 @@ MAX_MESSAGE_BYTES = 128 * 1024
 PREPARE_STEPS = 200
 FAREWELL_S = 10.0
 OPENING_S = 20.0
-KILL_AGAIN_S = 0.01
+AGAIN_S = 0.01
+ANSWER_S = 10.0
 
-_PREPARE, _SPAWN, _KILL = 1, 2, 3
-_PREPARED, _SPAWNED, _FAILED, _EXITED = 65, 66, 67, 68
+_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP = 1, 2, 3, 4, 5
+_PREPARED, _SPAWNED, _FAILED, _EXITED, _FROZEN, _DIED = 65, 66, 67, 68, 69, 70
 _TAG_CELL, _TAG_PID, _TAG_ERRNO, _TAG_STEP, _TAG_STATUS = 1, 2, 3, 4, 5
 _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EUSERS)
 
@@ -34,6 +35,8 @@ class Birth:
 
     number: int
     spawned: asyncio.Future[int]
+    dead: asyncio.Future[None]
+    """No process of it runs any more."""
     gone: asyncio.Future[int]
     """Its wait status, once nothing of the cell is left on the machine."""
     failure: DutyfreeError | None = None
@@ -49,6 +52,7 @@ class Spawner:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._births: dict[int, Birth] = {}
+        self._freezing: dict[int, asyncio.Future[None]] = {}
         self._prepared: asyncio.Future[None] | None = None
         self._dead: InfraFailed | None = None
 
@@ -91,22 +95,50 @@ class Spawner:
     def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
         """Ask for a cell that gets `stream` as its end of the wire. Raises SubstrateFailed if the spawner is dead."""
         loop = asyncio.get_running_loop()
-        birth = Birth(number, loop.create_future(), loop.create_future())
+        birth = Birth(number, loop.create_future(), loop.create_future(), loop.create_future())
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno()]))]
         self._send(bytes([_SPAWN]) + plan, rights)
         self._births[number] = birth
         return birth
 
-    def kill(self, birth: Birth) -> None:
-        """End a cell; `birth.gone` tells when all of it is gone."""
-        if birth.gone.done():
-            return
+    def kill(self, birth: Birth, heir: int | None = None) -> None:
+        """End a cell; `birth.gone` tells when all of it is gone.
+
+        What it wrote on disk is removed, unless the frozen space `heir` takes it over.
+        """
+        if not birth.gone.done():
+            inherits = [] if heir is None else [op(Verb.FROZEN, heir)]
+            self._send_surely(bytes([_KILL]) + encode([op(Verb.CELL, birth.number), *inherits]))
+
+    async def freeze(self, birth: Birth, number: int) -> None:
+        """Show a cell's writable space at `/frozen/number`, also after the cell's end.
+
+        Raises CapacityError, SubstrateFailed.
+        """
+        frozen = self._freezing[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
+            self._send(bytes([_FREEZE]) + encode([op(Verb.CELL, birth.number), op(Verb.FROZEN, number)]))
+            async with asyncio.timeout(ANSWER_S):
+                await frozen
+        except TimeoutError:
+            raise SubstrateFailed("the cell spawner does not answer") from None
+        except asyncio.CancelledError:
+            self.drop(number)
+            raise
+        finally:
+            del self._freezing[number]
+
+    def drop(self, number: int) -> None:
+        """Let go of a frozen space."""
+        self._send_surely(bytes([_DROP]) + encode([op(Verb.FROZEN, number)]))
+
+    def _send_surely(self, message: bytes) -> None:
+        try:
+            self._send(message)
         except CapacityError:
-            asyncio.get_running_loop().call_later(KILL_AGAIN_S, self.kill, birth)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._send_surely, message)
         except SubstrateFailed:
-            return  # a dead spawner has taken its cells along
+            return  # a dead spawner has taken everything along
 
     def _send(self, message: bytes, rights: list[tuple[int, int, array.array[int]]] | None = None) -> None:
         if self._dead or self._control is None:
@@ -141,6 +173,8 @@ class Spawner:
                 self._prepared.set_result(None)
             else:
                 self._prepared.set_exception(_failure(values))
+        elif number in self._freezing:
+            _settle_freezing(self._freezing[number], _failure(values) if kind == _FAILED else None)
         elif birth is None:
             return
         elif kind == _SPAWNED:
@@ -150,6 +184,8 @@ class Spawner:
             birth.failure = _failure(values)
             if birth.on_failure:
                 birth.on_failure(birth.failure)
+        elif kind == _DIED:
+            birth.dead.set_result(None)
         elif kind == _EXITED:
             del self._births[number]
             _settle(birth, values.number(_TAG_STATUS))
@@ -159,6 +195,8 @@ class Spawner:
         self._dead = SubstrateFailed(f"the cell spawner died: {self._last_words()}")
         if self._prepared and not self._prepared.done():
             self._prepared.set_exception(self._dead)
+        for frozen in self._freezing.values():
+            _settle_freezing(frozen, self._dead)
         for birth in self._births.values():
             birth.failure = birth.failure or self._dead
             _settle(birth, -1)
@@ -200,7 +238,18 @@ class Spawner:
 def _settle(birth: Birth, status: int) -> None:
     if not birth.spawned.done():
         birth.spawned.set_result(-1)
+    if not birth.dead.done():
+        birth.dead.set_result(None)
     birth.gone.set_result(status)
+
+
+def _settle_freezing(frozen: asyncio.Future[None], error: DutyfreeError | None) -> None:
+    if frozen.done():
+        return
+    if error is None:
+        frozen.set_result(None)
+    else:
+        frozen.set_exception(error)
 
 
 def _failure(values: Fields) -> DutyfreeError:

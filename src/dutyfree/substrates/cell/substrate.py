@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
-from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
 from dutyfree.images.ownership import is_root
-from dutyfree.model import Capability, Isolation, Phase, SandboxSpec, Span, Unenforced, Upper
+from dutyfree.images.store import Store
+from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
-from dutyfree.substrates.cell import cgroups, hostroot, owner, plan
-from dutyfree.substrates.cell.cgroups import CellCounters
+from dutyfree.substrates.cell import cgroups, hostroot, owner, plan, purity
+from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
+from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.operations import encode
-from dutyfree.substrates.cell.spawner import Birth, Spawner
+from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
+from dutyfree.substrates.cell.spawner import Spawner
 from dutyfree.wire.channel import Channel
 
-HOME = "/root"
-DESTROY_S = 30.0
 COMMON_PLANS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pristine:
+    """What cells of one kind are like before anything has happened in them."""
+
+    condition: purity.Condition
+    own_network: bool
 
 
 class CellSubstrate(Substrate):
@@ -38,22 +46,25 @@ class CellSubstrate(Substrate):
     name = "cell"
     isolation = Isolation.CONTAINER
 
-    def __init__(self, *, masks: tuple[str | Path, ...] = ()) -> None:
-        """`masks`: further files and directories of the host that cells must not see."""
+    def __init__(self, *, masks: tuple[str | Path, ...] = (), store: str | Path | Store | None = None) -> None:
+        """`masks`: further files and directories of the host that cells must not see. `store`: where images are."""
         self._masks = tuple(str(path) for path in masks)
+        self.store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._numbers = itertools.count(1)
-        self._alive: dict[int, Cell] = {}
+        self._alive: set[CellSandbox] = set()
         self._spawner: Spawner | None = None
         self._owner: owner.Owner | None = None
         self._setting: plan.Setting | None = None
         self._disks: DiskTemplates | None = None
-        self._common: dict[tuple[object, ...], bytes] = {}
+        self._plans: dict[tuple[object, ...], bytes] = {}
+        self._pristine: dict[tuple[object, ...], Pristine] = {}
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         found = {
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
+            Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
@@ -67,13 +78,19 @@ class CellSubstrate(Substrate):
         spawner = Spawner(spawner_path(), guest_path())
         claimed = owner.claim()
         try:
+            await asyncio.to_thread(self.store.open)
+            masks = (*self._masks, str(owner.disk_base()), str(self.store.root))
+            host = await asyncio.to_thread(hostroot.survey, masks)
+            disks = hostroot.file_systems([str(self.store.layers_directory.resolve()), str(claimed.disk_directory)])
             setting = plan.Setting(
                 owner=claimed.name,
-                host=await asyncio.to_thread(hostroot.survey, (*self._masks, str(owner.disk_base()))),
+                host=host,
+                shared_disk=bool(disks & hostroot.file_systems(["/", *host.separate])),
                 cgroups=found,
                 rootless=not is_root(),
                 state_directory=str(claimed.state_directory),
                 disk_directory=str(claimed.disk_directory),
+                layers_directory=str(self.store.layers_directory),
             )
             await spawner.open(plan.spawner_plan(setting), claimed.lock_fd)
         except BaseException:
@@ -82,55 +99,107 @@ class CellSubstrate(Substrate):
             raise
         self._spawner, self._owner, self._setting = spawner, claimed, setting
         self._disks = DiskTemplates(claimed.disk_directory)
+        self.frozen = FrozenLayers(spawner, setting)
+        self.chains = Chains(self.store, self.frozen, setting)
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
-        spawner, setting = self._spawner, self._setting
-        if spawner is None or setting is None:
-            raise SubstrateFailed("the substrate is not open")
+        setting = self._opened()
         start_ns = time.monotonic_ns()
-        number = next(self._numbers)
-        template = await self._template(spec)
-        message = encode(plan.individual_plan(setting, number, spec, template)) + self._common_plan(setting, spec)
-        ours, theirs = socket.socketpair()
+        chain = await self.chains.resolve(spec.image)
         try:
-            birth = spawner.spawn(number, message, theirs)
+            channel, theirs = self.stream()
+            cell = await self.spawn(spec, chain, channel, theirs)
         except BaseException:
-            ours.close()
+            self.chains.release(chain)
             raise
-        finally:
-            theirs.close()
-        cell = Cell(self, birth, spawner, cgroups.counters(setting.cgroups, setting.owner, number))
-        self._alive[number] = cell
-        channel = Channel.over_socket(ours)
+        sandbox = CellSandbox(self, cell, channel, spec, self._unenforced(setting, spec), on_span)
+        self._alive.add(sandbox)
+        if on_span is not None:
+            on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
+            on_span(Span(Phase.READY, cell.spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
+        return sandbox
+
+    def stream(self) -> tuple[Channel, socket.socket]:
+        """The two ends of a new cell's wire: ours speaks already, theirs is for `spawn`."""
+        ours, theirs = socket.socketpair()
+        return Channel.over_socket(ours), theirs
+
+    async def spawn(self, spec: SandboxSpec, chain: Chain, channel: Channel, theirs: socket.socket) -> Cell:
+        """A cell that stands on `chain` and answers at the other end of `channel`. Takes over both ends.
+
+        Nothing is left of one that could not be made. Raises as `create` does.
+        """
+        setting, spawner = self._opened(), self._spawner
+        assert spawner is not None
+        number = self.next_number()
+        try:
+            with theirs:
+                template = await self._template(spec)
+                individual = plan.individual_plan(setting, number, spec, template)
+                birth = spawner.spawn(number, encode(individual) + self._common_plan(setting, spec, chain), theirs)
+        except BaseException:
+            channel.close()
+            raise
+        cell = Cell(spawner, birth, cgroups.counters(setting.cgroups, setting.owner, number), chain)
         birth.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
             cell.pid = await birth.spawned
-            spawned_ns = time.monotonic_ns()
+            cell.spawned_ns = time.monotonic_ns()
             await channel.handshake()
+            self._look_at_first(spec, cell)
         except BaseException as error:
             channel.close()
             await asyncio.shield(cell.end())
             if isinstance(error, InfraFailed) and birth.failure is not None:
                 raise birth.failure from None
             raise
-        if on_span is not None:
-            on_span(Span(Phase.CREATE, start_ns, spawned_ns, cell.id, "spawn"))
-            on_span(Span(Phase.READY, spawned_ns, time.monotonic_ns(), cell.id, "handshake"))
-        return cell.sandbox(channel, spec, self._unenforced(setting, spec), on_span)
+        return cell
 
-    def _common_plan(self, setting: plan.Setting, spec: SandboxSpec) -> bytes:
-        key = (spec.network, spec.upper, spec.hostname, plan.tmpfs_bytes(spec.resources))
-        if key not in self._common:
-            if len(self._common) == COMMON_PLANS:
-                self._common.clear()
-            self._common[key] = encode(plan.common_plan(setting, spec))
-        return self._common[key]
+    def _common_plan(self, setting: plan.Setting, spec: SandboxSpec, chain: Chain) -> bytes:
+        key = _kind(spec, chain)
+        if key not in self._plans:
+            if len(self._plans) == COMMON_PLANS:
+                self._plans.clear()
+                self._pristine.clear()
+            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base))
+        return self._plans[key]
+
+    def _look_at_first(self, spec: SandboxSpec, cell: Cell) -> None:
+        """Remember what a cell of its kind is like, if it is the first."""
+        key = _kind(spec, cell.chain)
+        if key not in self._pristine:
+            own_network = spec.network is Network.NONE
+            condition = purity.inspect(cell.pid, own_network=own_network, upper=self.shared_upper(spec, cell))
+            self._pristine[key] = Pristine(condition, own_network)
+
+    def pristine(self, spec: SandboxSpec, chain: Chain) -> Pristine:
+        """What a cell of that kind was like when it was new."""
+        return self._pristine[_kind(spec, chain)]
+
+    def shared_upper(self, spec: SandboxSpec, cell: Cell) -> Path | None:
+        """Where a cell writes, if that is on a disk that it shares with others."""
+        if spec.upper is not Upper.DISK or self._is_limited(spec):
+            return None
+        return Path(self._opened().disk_directory, str(cell.birth.number), "upper")
+
+    def freezer(self, cell: Cell) -> str | None:
+        """The cell's cgroup, where the kernel can make its processes stand still."""
+        return cgroups.freezer(self._opened().cgroups, self._opened().owner, cell.birth.number)
+
+    def next_number(self) -> int:
+        """For a cell or a frozen layer."""
+        return next(self._numbers)
 
     async def _template(self, spec: SandboxSpec) -> str | None:
-        if spec.upper is not Upper.DISK or spec.resources.disk_bytes is None:
+        size_bytes = spec.resources.disk_bytes
+        if size_bytes is None or self._disks is None or not self._is_limited(spec):
             return None
+        return await self._disks.template(size_bytes)
+
+    def _is_limited(self, spec: SandboxSpec) -> bool:
+        """Whether an upper on disk has a size limit that can be held here."""
         assert self._disks is not None
-        return None if self._disks.missing() else await self._disks.template(spec.resources.disk_bytes)
+        return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing() is None
 
     def _unenforced(self, setting: plan.Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
@@ -139,75 +208,34 @@ class CellSubstrate(Substrate):
             found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []
         return tuple(found)
 
-    def forget(self, number: int) -> None:
-        """A cell has been given back completely."""
-        self._alive.pop(number, None)
+    def forget(self, sandbox: CellSandbox) -> None:
+        """A sandbox has been given back completely."""
+        self._alive.discard(sandbox)
+
+    def _opened(self) -> plan.Setting:
+        if self._setting is None:
+            raise SubstrateFailed("the substrate is not open")
+        return self._setting
 
     async def close(self) -> None:
         spawner, claimed, setting = self._spawner, self._owner, self._setting
-        self._spawner = self._owner = self._setting = None
         if spawner is None or claimed is None or setting is None:
             return
+        self._owner = None
         try:
-            await asyncio.gather(*(cell.destroy_sandbox() for cell in list(self._alive.values())))
+            await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._alive)))
+            await self.frozen.close()
         finally:
+            self._spawner = self._setting = None
             try:
                 await spawner.close()
             finally:
                 claimed.release(setting.cgroups)
 
 
-class Cell:
-    """The host's record of one cell: what watches its limits and what ends it."""
-
-    def __init__(self, substrate: CellSubstrate, birth: Birth, spawner: Spawner, counters: CellCounters) -> None:
-        self._substrate = substrate
-        self._birth = birth
-        self._spawner = spawner
-        self._counters = counters
-        self._sandbox: CellSandbox | None = None
-        self.id = f"cell-{os.getpid()}-{birth.number}"
-        self.pid = 0
-
-    def sandbox(
-        self, channel: Channel, spec: SandboxSpec, unenforced: tuple[Unenforced, ...], on_span: SpanListener | None
-    ) -> Sandbox:
-        """The cell as its owner sees it."""
-        environment = {**DEFAULT_ENVIRONMENT, **spec.env}
-        self._sandbox = CellSandbox(
-            self.id, channel, destroy=self.end, env=environment, cwd=HOME, unenforced=unenforced, limits=self,
-            on_span=on_span,
-        )  # fmt: skip
-        self._sandbox.pid = self.pid
-        return self._sandbox
-
-    def counters(self) -> LimitCounters:
-        """What the cell's cgroups have counted so far."""
-        return LimitCounters(
-            oom_kills=cgroups.read_counter(self._counters.oom, "oom_kill"),
-            fork_refusals=cgroups.read_counter(self._counters.pids, "max"),
-        )
-
-    async def end(self) -> None:
-        """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
-        self._spawner.kill(self._birth)
-        try:
-            async with asyncio.timeout(DESTROY_S):
-                await asyncio.shield(self._birth.gone)
-        except TimeoutError:
-            raise SubstrateFailed(f"{self.id} could not be destroyed within {DESTROY_S:.0f} s") from None
-        self._substrate.forget(self._birth.number)
-
-    async def destroy_sandbox(self) -> None:
-        """End it through its sandbox, so that whoever holds that learns of it."""
-        await (self._sandbox.destroy() if self._sandbox else self.end())
-
-
-class CellSandbox(GuestSandbox):
-    """A sandbox whose guest is a process of this machine."""
-
-    pid: int = 0
-    """The guest's process id on the host."""
+def _kind(spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
+    """What two cells have in common that are planned alike."""
+    return (chain.base, spec.network, spec.upper, spec.hostname, plan.tmpfs_bytes(spec.resources))
 
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dutyfree.contract import ActionStream, Sandbox, Session, Terminal
-from dutyfree.errors import InfraFailed, SandboxGone
+from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, Terminal
+from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
 from dutyfree.model import Action, Command, Observation, Unenforced
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.guard import Guard
@@ -13,11 +13,18 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 
 
 class GuardedSandbox(Sandbox):
-    """`inner`, guarded; `on_end` is told once it has been destroyed."""
+    """`inner`, guarded; `on_end` is told once it has been destroyed, and `adopt` guards what it is forked into."""
 
-    def __init__(self, inner: Sandbox, destroy_timeout_s: float, on_end: Callable[[GuardedSandbox], None]) -> None:
+    def __init__(
+        self,
+        inner: Sandbox,
+        destroy_timeout_s: float,
+        on_end: Callable[[GuardedSandbox], None],
+        adopt: Callable[[Sandbox], Sandbox],
+    ) -> None:
         self.id = inner.id
         self._inner = inner
+        self._adopt = adopt
         self._guard = Guard(inner, destroy_timeout_s, lambda: on_end(self))
         self.files = GuardedFiles(inner.files, self._guard)
 
@@ -68,6 +75,24 @@ class GuardedSandbox(Sandbox):
         async with self._guard:
             inner = await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
             return GuardedTerminal(inner, self._guard)
+
+    async def reset(self) -> None:
+        async with self._guard:
+            try:
+                await self._inner.reset()
+            except Unsupported:
+                raise
+            except BaseException:  # also one that was cancelled: half a reset is nobody's sandbox
+                self._guard.start_destruction()
+                raise
+
+    async def snapshot(self) -> Snapshot:
+        async with self._guard:
+            return await self._inner.snapshot()
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        async with self._guard:
+            return [self._adopt(each) for each in await self._inner.fork(count)]
 
     async def destroy(self) -> None:
         await self._guard.destroy()

@@ -82,7 +82,10 @@ class GuardedSubstrate(Substrate):
             await asyncio.wait({self._abandon(creation)})
             raise DeadlineExceeded(f"substrate {self.name!r} created nothing within {self._create_timeout_s:g} s")
         self._creations.discard(creation)
-        sandbox = GuardedSandbox(creation.result(), self._destroy_timeout_s, self._living.discard)
+        return self._adopt(creation.result())
+
+    def _adopt(self, inner: Sandbox) -> GuardedSandbox:
+        sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._living.discard, self._adopt)
         self._living.add(sandbox)
         return sandbox
 
@@ -113,7 +116,7 @@ class GuardedSubstrate(Substrate):
     async def _bury(self, creation: asyncio.Task[Sandbox]) -> None:
         await asyncio.wait({creation}, timeout=self._destroy_timeout_s)
         if creation.done() and not creation.cancelled() and creation.exception() is None:
-            await GuardedSandbox(creation.result(), self._destroy_timeout_s, self._living.discard).destroy()
+            await self._adopt(creation.result()).destroy()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

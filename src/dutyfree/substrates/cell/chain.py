@@ -1,0 +1,118 @@
+"""Images as cells see them: chains of directories, kept for as long as somebody stands on them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dutyfree.images.store import Hold, Store
+from dutyfree.model import Image
+from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, is_directory
+from dutyfree.substrates.cell.plan import Base, Lower, Setting, inner_roots
+
+MAX_STORED = 32
+"""How many stored layers a cell's root is made of: each costs time at every look-up of a file that is not there, and
+all of their paths must fit into the kernel's one page of mount options."""
+KEPT_ON_TOP = 8
+"""How many of a longer chain stay as they are, because other images are likely to differ in them."""
+FLATTENING_S = 3600.0
+
+
+@dataclass(eq=False, slots=True)
+class Chain:
+    """What a cell stands on."""
+
+    image: Image
+    base: Base
+    frozen: tuple[FrozenLayer, ...] = ()
+    """Its live layers, bottom first; all stored ones lie below them."""
+    hold: Hold | None = None
+    stored: tuple[str, ...] = ()
+    """Its stored layers, bottom first, as they were asked for."""
+
+
+class Chains:
+    """Resolves images. Every chain that was got from here must be released once."""
+
+    def __init__(self, store: Store, frozen: FrozenLayers, setting: Setting) -> None:
+        self._store = store
+        self._frozen = frozen
+        self._setting = setting
+        self._inner: dict[str, frozenset[str]] = {}
+
+    async def resolve(self, image: Image) -> Chain:
+        """The chain of an image. Raises InvalidRequest for a missing layer, CapacityError, SubstrateFailed."""
+        if not image.layers:
+            return Chain(image, Base())
+        live = [layer for layer in image.layers if layer.startswith("live:")]
+        stored = image.layers[: len(image.layers) - len(live)]
+        frozen = []
+        try:
+            for name in live:
+                frozen.append(self._frozen.find(name))
+            used = stored
+            if len(stored) > MAX_STORED:
+                used = await asyncio.to_thread(self._flattened, stored, not image.over_host)
+            return self._chain(image, used, stored, tuple(frozen))
+        except BaseException:
+            for layer in frozen:
+                self._frozen.release(layer)
+            raise
+
+    def _chain(
+        self, image: Image, used: tuple[str, ...], stored: tuple[str, ...], live: tuple[FrozenLayer, ...]
+    ) -> Chain:
+        hold = self._store.hold(used) if used else None
+        try:
+            lowers = [layer.lower for layer in reversed(live)] + [self._lower(layer) for layer in reversed(used)]
+        except BaseException:
+            if hold is not None:
+                hold.release()
+            raise
+        return Chain(image, Base(tuple(lowers), image.over_host), live, hold, stored)
+
+    async def over(self, chain: Chain, frozen: Sequence[FrozenLayer]) -> Chain:
+        """The stored layers of `chain` with these live layers over them, bottom first."""
+        return await self.resolve(replace(chain.image, layers=(*chain.stored, *(layer.name for layer in frozen))))
+
+    def release(self, chain: Chain) -> None:
+        """Stand on it no longer."""
+        for layer in chain.frozen:
+            self._frozen.release(layer)
+        if chain.hold is not None:
+            chain.hold.release()
+
+    def _lower(self, layer: str) -> Lower:
+        tree = self._store.tree(layer)
+        if layer not in self._inner:  # a stored layer never changes
+            roots = inner_roots(self._setting)
+            self._inner[layer] = frozenset(path for path in roots if is_directory(tree / path[1:]))
+        return Lower(f"/layers/{layer.removeprefix('sha256:')}/tree", self._inner[layer])
+
+    def _flattened(self, layers: tuple[str, ...], bottom: bool) -> tuple[str, ...]:
+        """The same content in fewer layers: the lower ones become one, which is made once and found again."""
+        from dutyfree.images.archive.pack import pack  # rarely needed, and the start of a program should be quick
+        from dutyfree.images.trees import merge_trees
+
+        low, high = layers[:-KEPT_ON_TOP], layers[-KEPT_ON_TOP:]
+        key = "sha256:" + hashlib.sha256(json.dumps(["flattened", bottom, low]).encode()).hexdigest()
+        image = self._store.recall(key)
+        if image is None:
+            with self._store.building(key, FLATTENING_S), self._store.staging() as scratch:
+                image = self._store.recall(key)
+                if image is None:
+                    hold = self._store.hold(low)
+                    try:
+                        tree = scratch / "tree"
+                        tree.mkdir()
+                        trees = [self._store.tree(layer) for layer in low]
+                        merge_trees(trees, tree, bottom=bottom, ownership=self._store.ownership, link=True)
+                    finally:
+                        hold.release()
+                    made = self._store.add(tree, pack(tree, None, self._store.ownership), "flattened")
+                    image = Image((made.digest,), over_host=not bottom)
+                    self._store.remember(key, image, title=f"{len(low)} layers in one")
+        return (*image.layers, *high)

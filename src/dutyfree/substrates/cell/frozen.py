@@ -1,0 +1,131 @@
+"""Frozen layers: what cells wrote, kept for others to start from, in memory or on disk as it was with its cell."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.ownership import Ownership
+from dutyfree.removal import remove_tree
+from dutyfree.substrates.cell.plan import Lower, Setting, inner_roots
+from dutyfree.substrates.cell.spawner import Birth, Spawner
+
+MAX_FROZEN = 512
+"""Every new cell starts with a copy of the spawner's mounts, of which each frozen layer is one."""
+
+
+@dataclass(eq=False, slots=True)
+class FrozenLayer:
+    """One frozen layer; gone when nobody refers to it any more."""
+
+    name: str
+    """As it stands in an image."""
+    number: int
+    lower: Lower
+    tree: Path
+    """The same directory, as this process reaches it."""
+    copied: Path | None = None
+    """The directory that was made for it, if it is a copy."""
+    stored: str | None = None
+    """Its name in the image store, once it was saved."""
+    references: int = 1
+
+
+class FrozenLayers:
+    """All that one substrate keeps. Whoever gets a layer from here refers to it, and must `release` it."""
+
+    def __init__(self, spawner: Spawner, setting: Setting) -> None:
+        self._spawner = spawner
+        self._setting = setting
+        self._layers: dict[str, FrozenLayer] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+
+    async def show(self, birth: Birth, number: int) -> FrozenLayer:
+        """The writable space of a cell. It is a layer, which does not change, only once the cell is dead.
+
+        Raises CapacityError, SubstrateFailed.
+        """
+        self._check_room()
+        await self._spawner.freeze(birth, number)
+        path = f"/frozen/{number}/upper"
+        return self._add(FrozenLayer(self._name(number), number, Lower(path), self.seen(path)))
+
+    async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
+        """One layer with the effect of all, bottom first. Raises CapacityError (the disk is full), SubstrateFailed."""
+        self._check_room()
+        directory = Path(self._setting.disk_directory, str(number))
+        target = directory / "upper"
+        try:
+            await in_thread(self._fill, target, [layer.tree for layer in layers])
+        except BaseException:
+            await asyncio.to_thread(remove_tree, directory)
+            raise
+        return self._add(FrozenLayer(self._name(number), number, Lower(str(target)), target, copied=directory))
+
+    def _fill(self, target: Path, trees: list[Path]) -> None:
+        from dutyfree.images.trees import copy_tree, merge_trees  # rarely needed; programs should start quickly
+
+        target.mkdir(parents=True)
+        if len(trees) == 1:
+            copy_tree(trees[0], target)
+        else:
+            merge_trees(trees, target, bottom=False, ownership=Ownership(None if self._setting.rootless else 0))
+
+    def settle(self, layer: FrozenLayer) -> None:
+        """What it was the writable space of is dead: look at what is in it."""
+        inner = frozenset(path for path in inner_roots(self._setting) if is_directory(Path(f"{layer.tree}{path}")))
+        layer.lower = Lower(layer.lower.path, inner)
+
+    def find(self, name: str) -> FrozenLayer:
+        """Refer to a layer by its name in an image. Raises InvalidRequest for one that is gone, or not from here."""
+        layer = self._layers.get(name)
+        if layer is None:
+            hint = "keep the snapshot until the last sandbox was started from it, or save it"
+            raise InvalidRequest(f"layer {name!r} is not kept here any more", hint=hint)
+        layer.references += 1
+        return layer
+
+    def release(self, layer: FrozenLayer) -> None:
+        """Refer to it no longer."""
+        layer.references -= 1
+        if layer.references:
+            return
+        del self._layers[layer.name]
+        if layer.copied is None:
+            self._spawner.drop(layer.number)
+            return
+        removal = asyncio.get_running_loop().create_task(asyncio.to_thread(remove_tree, layer.copied))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+
+    async def close(self) -> None:
+        """Wait for removals that are under way; what is still kept goes with the spawner."""
+        await asyncio.gather(*self._removals, return_exceptions=True)
+
+    def seen(self, path: str) -> Path:
+        """A path of the spawner's root, as this process reaches it."""
+        return Path(f"/proc/{self._spawner.pid}/root{path}")
+
+    def _add(self, layer: FrozenLayer) -> FrozenLayer:
+        self._layers[layer.name] = layer
+        return layer
+
+    def _name(self, number: int) -> str:
+        return f"live:{self._setting.owner}-{number}"
+
+    def _check_room(self) -> None:
+        if len(self._layers) >= MAX_FROZEN:
+            raise CapacityError(f"{MAX_FROZEN} snapshots are kept already", hint="discard or save some")
+
+
+def is_directory(path: Path) -> bool:
+    """Whether there is a directory, and not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False

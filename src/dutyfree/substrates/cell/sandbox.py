@@ -1,0 +1,302 @@
+"""One cell as its owner sees it: a sandbox that outlives the cells it is made of.
+
+Reset and snapshot put another cell in the place of the old one, under the same sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dutyfree.contract import Sandbox, Snapshot, SpanListener
+from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
+from dutyfree.model import Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.substrates.cell import cgroups, purity
+from dutyfree.substrates.cell.cgroups import CellCounters
+from dutyfree.substrates.cell.chain import Chain
+from dutyfree.substrates.cell.frozen import FrozenLayer
+from dutyfree.substrates.cell.snapshot import CellSnapshot
+from dutyfree.substrates.cell.spawner import Birth, Spawner
+from dutyfree.substrates.cell.standstill import children, standstill
+from dutyfree.wire.channel import Channel
+
+if TYPE_CHECKING:
+    from dutyfree.substrates.cell.substrate import CellSubstrate
+
+DESTROY_S = 30.0
+MAX_FORKS = 4096
+FORKS_AT_ONCE = 8
+MAX_LIVE_LAYERS = 8
+"""Snapshots of snapshots: before their chain gets longer than this, it is made one layer."""
+
+
+class Cell:
+    """The host's record of one cell: what watches its limits and what ends it."""
+
+    def __init__(self, spawner: Spawner, birth: Birth, counters: CellCounters, chain: Chain) -> None:
+        self._spawner = spawner
+        self._counters = counters
+        self.birth = birth
+        self.chain = chain
+        self.pid = 0
+        self.spawned_ns = 0
+
+    def counters(self) -> LimitCounters:
+        """What the cell's cgroups have counted so far."""
+        return LimitCounters(
+            oom_kills=cgroups.read_counter(self._counters.oom, "oom_kill"),
+            fork_refusals=cgroups.read_counter(self._counters.pids, "max"),
+        )
+
+    def kill(self, heir: FrozenLayer | None = None) -> None:
+        """Begin its end; what it wrote on disk may have an heir."""
+        self._spawner.kill(self.birth, None if heir is None else heir.number)
+
+    async def die(self) -> None:
+        """Wait until no process of it runs any more, after `kill`. Raises SubstrateFailed."""
+        await self._within(self.birth.dead)
+
+    async def end(self) -> None:
+        """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
+        self.kill()
+        await self._within(self.birth.gone)
+
+    async def _within(self, event: asyncio.Future[Any]) -> None:
+        if event.done():
+            return
+        try:
+            async with asyncio.timeout(DESTROY_S):
+                await asyncio.shield(event)
+        except TimeoutError:
+            raise SubstrateFailed(f"cell {self.birth.number} could not be ended within {DESTROY_S:.0f} s") from None
+
+
+class CellSandbox(GuestSandbox):
+    """A sandbox whose guest is a process of this machine."""
+
+    def __init__(
+        self,
+        substrate: CellSubstrate,
+        cell: Cell,
+        channel: Channel,
+        spec: SandboxSpec,
+        unenforced: tuple[Unenforced, ...],
+        on_span: SpanListener | None,
+    ) -> None:
+        super().__init__(
+            f"cell-{os.getpid()}-{cell.birth.number}", channel, destroy=self._end, limits=cell, on_span=on_span,
+            env={**DEFAULT_ENVIRONMENT, **spec.image.env, **spec.env}, cwd=spec.image.cwd, unenforced=unenforced,
+        )  # fmt: skip
+        self._substrate = substrate
+        self._cell = cell
+        self._origin = cell.chain
+        """What `reset` goes back to."""
+        self._spec = spec
+        self._turn = asyncio.Lock()
+        self._burial: asyncio.Task[None] | None = None
+        """The end of the cell before this one."""
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """The guest's process id on the host."""
+        return self._cell.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended and super().alive
+
+    async def reset(self) -> None:
+        async with self._turn:
+            self._check()
+            start_ns = time.monotonic_ns()
+            try:
+                await self._reset()
+            except BaseException as error:
+                self._ended = True
+                await self._destroy_after(error)
+                raise
+        self._report(Phase.RESET, start_ns)
+
+    async def _reset(self) -> None:
+        """Another cell from the same origin takes the old one's place, which is killed and given back meanwhile.
+
+        Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
+        """
+        if self._burial is not None:
+            await asyncio.shield(self._burial)  # never more than one cell too many
+        leaving, old = self._runner.channel, self._cell
+        channel, theirs = self._substrate.stream()
+        cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
+        try:
+            self._check_purity(cell)
+            if self._ended:
+                raise SandboxGone(f"sandbox {self.id} is gone")
+        except BaseException:
+            channel.close()
+            await asyncio.shield(cell.end())
+            raise
+        self._cell = cell
+        self._runner.move_to(channel, cell)
+        leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
+        old.kill()
+        self._leave(old)
+        if self._spec.network is not Network.NONE:
+            await old.die()  # its ports are those of the host
+        self._burial = asyncio.create_task(old.end())
+
+    def _check_purity(self, cell: Cell) -> None:
+        wanted = self._substrate.pristine(self._spec, self._origin)
+        upper = self._substrate.shared_upper(self._spec, cell)
+        found = purity.inspect(cell.pid, own_network=wanted.own_network, upper=upper)
+        wrong = purity.differences(found, wanted.condition)
+        if wrong:
+            raise SubstrateFailed(f"the sandbox was not clean after its reset: {'; '.join(wrong)}")
+
+    async def _destroy_after(self, error: BaseException) -> None:
+        try:
+            await self.destroy()
+        except SubstrateFailed as failure:
+            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+
+    def _leave(self, cell: Cell) -> None:
+        if cell.chain is not self._origin:
+            self._substrate.chains.release(cell.chain)
+
+    async def snapshot(self) -> Snapshot:
+        async with self._turn:
+            return CellSnapshot(self._substrate, await self._frozen())
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        if not 1 <= count <= MAX_FORKS:
+            raise InvalidRequest(f"fork({count}): between 1 and {MAX_FORKS} sandboxes can be made")
+        async with self._turn:
+            chain = await self._frozen()
+        start_ns = time.monotonic_ns()
+        try:
+            forks = await self._multiply(replace(self._spec, image=chain.image), count)
+        finally:
+            self._substrate.chains.release(chain)
+        self._report(Phase.FORK, start_ns)
+        return forks
+
+    async def _multiply(self, spec: SandboxSpec, count: int) -> list[Sandbox]:
+        places = asyncio.Semaphore(FORKS_AT_ONCE)
+
+        async def one() -> Sandbox:
+            async with places:
+                return await self._substrate.create(spec, self._runner.on_span)
+
+        work = [asyncio.create_task(one()) for _ in range(count)]
+        try:
+            return list(await asyncio.gather(*work))
+        except BaseException:
+            for task in work:
+                task.cancel()
+            made = await asyncio.gather(*work, return_exceptions=True)
+            await asyncio.gather(
+                *(each.destroy() for each in made if isinstance(each, Sandbox)), return_exceptions=True
+            )
+            raise
+
+    async def _frozen(self) -> Chain:
+        """A chain of the files as they are now, to be released by the caller."""
+        self._check()
+        start_ns = time.monotonic_ns()
+        shown = await self._substrate.frozen.show(self._cell.birth, self._substrate.next_number())
+        chain = await (self._move(shown) if self._is_idle() else self._copy(shown))
+        self._report(Phase.SNAPSHOT, start_ns)
+        return chain
+
+    def _is_idle(self) -> bool:
+        """Whether nobody would notice if the cell were replaced by one with the same files."""
+        if not self._runner.channel.idle or children(self.pid):
+            return False
+        try:
+            return not os.listdir(f"/proc/{self.pid}/root/dev/shm")  # noqa: PTH208 - names alone
+        except OSError:
+            return False
+
+    async def _move(self, shown: FrozenLayer) -> Chain:
+        """Give up the cell: what it wrote becomes a layer as it is, and the sandbox goes on in a new cell over it.
+
+        New actions go to the new cell's stream at once, and wait there until it is up.
+        """
+        leaving, old = self._runner.channel, self._cell
+        channel, theirs = self._substrate.stream()
+        self._runner.move_to(channel, None)
+        leaving.close()
+        old.kill(heir=shown)
+        try:
+            await self._go_on(old, shown, channel, theirs)
+        except BaseException as error:
+            theirs.close()
+            channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
+            self._ended = True
+            await self._destroy_after(error)
+            raise
+        return await self._substrate.chains.resolve(self._cell.chain.image)
+
+    async def _go_on(self, old: Cell, shown: FrozenLayer, channel: Channel, theirs: socket.socket) -> None:
+        try:
+            await old.die()
+        except BaseException:
+            self._substrate.frozen.release(shown)
+            raise
+        chain = await self._over(old.chain, shown)
+        try:
+            self._cell = await self._substrate.spawn(self._spec, chain, channel, theirs)
+        except BaseException:
+            self._substrate.chains.release(chain)
+            raise
+        self._leave(old)
+        self._runner.move_to(channel, self._cell)
+
+    async def _copy(self, shown: FrozenLayer) -> Chain:
+        """Something runs in the cell: while it stands still, what it wrote is copied."""
+        substrate = self._substrate
+        try:
+            async with standstill(self.pid, substrate.freezer(self._cell)):
+                copied = await substrate.frozen.copy([shown], substrate.next_number())
+        finally:
+            substrate.frozen.release(shown)
+        return await self._over(self._cell.chain, copied)
+
+    async def _over(self, chain: Chain, written: FrozenLayer) -> Chain:
+        """What was written over `chain`, put over it; takes over the reference to `written`."""
+        substrate = self._substrate
+        substrate.frozen.settle(written)
+        layers = [*(substrate.frozen.find(layer.name) for layer in chain.frozen), written]
+        try:
+            if len(layers) > MAX_LIVE_LAYERS:
+                merged = await substrate.frozen.copy(layers, substrate.next_number())
+                substrate.frozen.settle(merged)
+                for layer in layers:
+                    substrate.frozen.release(layer)
+                layers = [merged]
+            return await substrate.chains.over(chain, layers)
+        finally:
+            for layer in layers:
+                substrate.frozen.release(layer)
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+
+    def _report(self, phase: Phase, start_ns: int) -> None:
+        if self._runner.on_span is not None:
+            self._runner.on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))
+
+    async def _end(self) -> None:
+        self._ended = True
+        await self._cell.end()
+        if self._burial is not None:
+            await self._burial
+        self._substrate.forget(self)
+        self._leave(self._cell)
+        self._substrate.chains.release(self._origin)

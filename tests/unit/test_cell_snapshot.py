@@ -1,0 +1,261 @@
+"""Reset, snapshot and fork of cells: what the conformance suite cannot see from the contract alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.model import Action, Image, Resources, SandboxSpec, Upper
+from dutyfree.substrates.cell import CellSubstrate, frozen, purity
+from dutyfree.substrates.cell.chain import Chain
+from dutyfree.substrates.cell.sandbox import MAX_LIVE_LAYERS, Cell, CellSandbox
+from dutyfree.wire.channel import Channel
+
+UPPERS = {
+    "tmpfs": SandboxSpec(),
+    "disk": SandboxSpec(upper=Upper.DISK, resources=Resources(disk_bytes=None)),
+    "limited disk": SandboxSpec(upper=Upper.DISK, resources=Resources(disk_bytes=256 * 2**20)),
+}
+
+
+@pytest.fixture
+async def cells(tmp_path: Path) -> AsyncIterator[CellSubstrate]:
+    async with CellSubstrate(store=tmp_path / "store") as substrate:
+        yield substrate
+
+
+async def create(cells: CellSubstrate, spec: SandboxSpec | None = None) -> CellSandbox:
+    box = await cells.create(spec or SandboxSpec())
+    assert isinstance(box, CellSandbox)
+    return box
+
+
+async def text(box: object, line: str) -> str:
+    seen = await box.run(Action(line))  # type: ignore[attr-defined]
+    assert seen.exit_code == 0, seen.stderr
+    return str(seen.text)
+
+
+@pytest.mark.parametrize("upper", UPPERS)
+async def test_a_snapshot_between_actions_moves_the_sandbox_to_another_cell(cells: CellSubstrate, upper: str) -> None:
+    box = await create(cells, UPPERS[upper])
+    await text(box, "echo old > /tmp/a; rm /etc/hostname || true; mkdir /srv/new")
+    before = box.pid
+    async with await box.snapshot() as snapshot:
+        assert box.pid != before
+        assert await text(box, "cat /tmp/a; ls -d /srv/new") == "old\n/srv/new\n"
+        await text(box, "echo new > /tmp/a")
+        other = await create(cells, replace(UPPERS[upper], image=snapshot.image))
+        assert await text(other, "cat /tmp/a") == "old\n"
+    await other.destroy()
+
+
+@pytest.mark.parametrize("upper", UPPERS)
+async def test_a_snapshot_while_something_runs_leaves_it_running(cells: CellSubstrate, upper: str) -> None:
+    box = await create(cells, UPPERS[upper])
+    session = await box.session()
+    await session.run("i=0; while true; do i=$((i+1)); echo $i > /tmp/$((i % 100)); done & job=$!; cd /srv")
+    await session.run("until [ -e /tmp/0 ]; do sleep 0.01; done")
+    before = box.pid
+    async with await box.snapshot() as snapshot:
+        assert box.pid == before
+        assert (await session.run("pwd; kill -0 $job && echo runs")).text == "/srv\nruns\n"
+        other = await create(cells, replace(UPPERS[upper], image=snapshot.image))
+        seen = sorted(int(each) for each in (await text(other, "cat /tmp/*")).split())
+        # One moment: a hundred files in a row, but for the one that was being written.
+        assert len(seen) >= 1
+        assert seen[-1] - seen[0] <= 100
+        assert len(seen) >= seen[-1] - seen[0] - 1
+
+
+async def test_programs_with_threads_stand_still_and_go_on(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    program = """
+import subprocess, threading, time
+def write(name):
+    n = 0
+    while True:
+        n += 1
+        open(f"/tmp/{name}", "w").write(str(n)); open(f"/tmp/{name}-after", "w").write(str(n))
+for i in range(4): threading.Thread(target=write, args=(i,), daemon=True).start()
+threading.Thread(target=lambda: subprocess.run(["sleep", "60"]), daemon=True).start()
+time.sleep(60)
+"""
+    running = asyncio.create_task(box.run(Action(["python3", "-c", program])))
+    await text(box, "until [ -s /tmp/3-after ]; do sleep 0.01; done")
+    for _ in range(3):
+        async with await box.snapshot() as snapshot:
+            other = await create(cells, SandboxSpec(image=snapshot.image))
+            for i in range(4):
+                seen = (await text(other, f"cat /tmp/{i}; echo; cat /tmp/{i}-after")).split()
+                assert len(seen) < 2 or int(seen[0]) - int(seen[1]) in (0, 1)
+            await other.destroy()
+    assert not running.done()
+    running.cancel()
+
+
+async def test_calls_during_a_snapshot_wait_for_it(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    snapshot, *seen = await asyncio.gather(box.snapshot(), *(text(box, f"echo {i}") for i in range(8)))
+    assert seen == [f"{i}\n" for i in range(8)]
+    await snapshot.discard()
+
+
+async def test_forks_of_forks_are_flattened_before_they_get_slow(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    await text(box, "mkdir /tmp/gone; echo x > /tmp/gone/x")
+    for i in range(MAX_LIVE_LAYERS + 3):
+        await text(box, f"echo {i} > /tmp/{i}; echo {i} > /tmp/last; rm -rf /tmp/gone")
+        await (await box.snapshot()).discard()
+    mounts = await text(box, "head -1 /proc/self/mountinfo")
+    assert mounts.count("/frozen/") + mounts.count("/upper") <= MAX_LIVE_LAYERS + 2
+    assert (await text(box, "cat /tmp/last; ls /tmp | wc -l")).split() == [
+        str(MAX_LIVE_LAYERS + 2),
+        str(MAX_LIVE_LAYERS + 4),
+    ]
+
+
+async def test_what_nobody_refers_to_is_given_back(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    await text(box, "echo x > /tmp/x")
+    snapshot = await box.snapshot()
+    children = await box.fork(3)
+    await snapshot.discard()
+    for each in (*children, box):
+        await each.destroy()
+    with pytest.raises(InvalidRequest, match="not kept"):
+        await cells.create(SandboxSpec(image=snapshot.image))
+    assert cells.frozen._layers == {}
+    for _ in range(100):
+        if not os.listdir(cells.frozen.seen("/frozen")):  # noqa: PTH208
+            break
+        await asyncio.sleep(0.02)
+    else:
+        pytest.fail("a frozen layer is still mounted")
+
+
+async def test_snapshots_are_bounded(cells: CellSubstrate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "MAX_FROZEN", 2)
+    box = await create(cells)
+    kept = [await box.snapshot(), await box.snapshot()]
+    with pytest.raises(CapacityError, match="kept already"):
+        await box.snapshot()
+    assert await text(box, "echo fine") == "fine\n"
+    for each in kept:
+        await each.discard()
+
+
+async def test_a_reset_that_is_not_clean_destroys_the_sandbox(
+    cells: CellSubstrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The contamination is real: something runs in the new cell before it is looked at."""
+    box = await create(cells)
+    inspect = purity.inspect
+
+    def contaminated(pid: int, *, own_network: bool, upper: Path | None) -> purity.Condition:
+        Path(f"/proc/{pid}/root/tmp/left-over").write_text("x" * 10000)
+        return inspect(pid, own_network=own_network, upper=upper)
+
+    monkeypatch.setattr(purity, "inspect", contaminated)
+    with pytest.raises(SubstrateFailed, match="not clean after its reset: written"):
+        await box.reset()
+    assert not box.alive
+    with pytest.raises(SandboxGone):
+        await box.run(Action("true"))
+
+
+@pytest.mark.parametrize("upper", UPPERS)
+async def test_the_purity_check_passes_for_every_kind_of_upper(cells: CellSubstrate, upper: str) -> None:
+    box = await create(cells, UPPERS[upper])
+    fresh = await text(box, "ls -A /tmp /dev/shm /srv")
+    for _ in range(5):
+        await text(box, "echo x > /tmp/x; echo y > /dev/shm/y; mkdir -p /srv/a/b/c; (sleep 100 &) ; true")
+        await box.reset()
+        assert await text(box, "ls -A /tmp /dev/shm /srv") == fresh
+
+
+async def test_a_call_under_way_learns_of_the_reset_and_the_sandbox_lives(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    session = await box.session()
+    running = asyncio.create_task(box.run(Action("sleep 60")))
+    await asyncio.sleep(0.1)
+    await box.reset()
+    with pytest.raises(SandboxReset):
+        await running
+    assert not session.alive
+    assert await text(box, "echo alive") == "alive\n"
+
+
+async def test_destroying_during_a_reset_leaves_nothing(cells: CellSubstrate) -> None:
+    for pause_s in (0.0, 0.0005, 0.001, 0.002):
+        box = await create(cells)
+        reset = asyncio.create_task(box.reset())
+        await asyncio.sleep(pause_s)
+        await box.destroy()
+        outcome = (await asyncio.gather(reset, return_exceptions=True))[0]
+        assert outcome is None or isinstance(outcome, SandboxGone | SubstrateFailed), outcome
+        assert not box.alive
+    assert cells._alive == set()
+
+
+async def test_a_cancelled_snapshot_or_reset_leaves_nothing_half_done(cells: CellSubstrate) -> None:
+    for method in ("snapshot", "reset"):
+        for pause_s in (0.0, 0.0005, 0.001, 0.002, 0.004):
+            box = await create(cells)
+            await text(box, "echo x > /tmp/x")
+            work = asyncio.create_task(getattr(box, method)())
+            await asyncio.sleep(pause_s)
+            work.cancel()
+            [outcome] = await asyncio.gather(work, return_exceptions=True)
+            if box.alive:
+                assert (await box.run(Action("echo works"))).text == "works\n"
+            if method == "snapshot" and not isinstance(outcome, BaseException):
+                await outcome.discard()
+            await box.destroy()
+    assert cells.frozen._layers == {}
+
+
+async def test_a_sandbox_whose_guest_was_killed_cannot_be_copied_or_reset(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    os.kill(box.pid, signal.SIGKILL)
+    with pytest.raises((LinkFailed, SubstrateFailed, SandboxGone)):
+        await box.run(Action("true"))
+    for method in (box.reset, box.snapshot):
+        with pytest.raises(SandboxGone):
+            await method()
+
+
+async def test_a_fork_that_cannot_be_made_takes_the_others_along(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    made = 0
+    real = cells.spawn
+
+    async def failing(spec: SandboxSpec, chain: Chain, channel: Channel, theirs: socket.socket) -> Cell:
+        nonlocal made
+        made += 1
+        if made == 6:
+            channel.close()
+            theirs.close()
+            raise CapacityError("no room for another cell")
+        return await real(spec, chain, channel, theirs)
+
+    cells.spawn = failing  # type: ignore[method-assign]
+    with pytest.raises(CapacityError):
+        await box.fork(8)
+    assert cells._alive == {box}
+
+
+async def test_an_unknown_layer_is_named(cells: CellSubstrate) -> None:
+    with pytest.raises(InvalidRequest, match="live:elsewhere-1"):
+        await cells.create(SandboxSpec(image=Image(("live:elsewhere-1",))))
+    missing = "sha256:" + "0" * 64
+    with pytest.raises(InvalidRequest, match="0000"):
+        await cells.create(SandboxSpec(image=Image((missing,), over_host=False)))
