@@ -19,8 +19,8 @@ from layer_trees import IS_ROOT, OWNERSHIP, described
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.archive.pack import pack
-from dutyfree.images.descent import Descent, walk
 from dutyfree.images.trees import copy_tree, measure, merge_trees
+from dutyfree.images.trees.descent import Descent, walk
 from dutyfree.removal import remove_tree
 
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can do this")

@@ -62,11 +62,12 @@ async def build(
     substrate: Substrate,
     store: Store,
     *,
+    name: str | None = None,
     on_progress: Progress = progress.ignore,
     rebuild: bool = False,
     resources: Resources = DEFAULT_RESOURCES,
 ) -> Built:
-    """Build what of the recipe is not in the store yet; with `rebuild`, all of it.
+    """Build what of the recipe is not in the store yet; with `rebuild`, all of it. The image gets the `name`, if any.
 
     `substrate` must be open, and keep its images in `store`. Stages that were built stay when a later one fails.
     Raises BuildFailed (a line of the recipe failed; has the stage and the end of its log), InvalidRequest (an input or
@@ -74,7 +75,10 @@ async def build(
     """
     with contextlib.ExitStack() as held:
         building = _Building(substrate, store, on_progress, resources, held, rebuild)
-        return await building.run(recipe)
+        built = await building.run(recipe)
+        if name is not None:  # while its layers are held
+            await in_thread(store.tag, name, built.image, source="recipe")
+        return built
 
 
 class _Building:

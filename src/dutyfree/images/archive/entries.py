@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dutyfree.errors import ArchiveRefused
 from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.disk import quoted
+from dutyfree.images.trees.disk import quoted
 
 WHITEOUT_PREFIX = b".wh."
 OPAQUE_NAME = b".wh..wh..opq"

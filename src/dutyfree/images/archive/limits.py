@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dutyfree.images.descent import MAX_ENTRIES
+from dutyfree.images.trees.descent import MAX_ENTRIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from dutyfree.images.archive import headers
 from dutyfree.images.archive.entries import OPAQUE_NAME, WHITEOUT_PREFIX
 from dutyfree.images.archive.headers import Header
 from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
-from dutyfree.images.attributes import (
+from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.attributes import (
     CAPABILITY,
     belongs_in_layer,
     is_opaque,
@@ -22,9 +23,8 @@ from dutyfree.images.attributes import (
     kept_xattrs,
     shown_capability,
 )
-from dutyfree.images.descent import Descent, Visit, open_file, walk
-from dutyfree.images.disk import disk_errors, quoted
-from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.descent import Descent, Visit, open_file, walk
+from dutyfree.images.trees.disk import disk_errors, quoted
 
 _PIECE_BYTES: Final = 256 * 1024
 _END: Final = bytes(2 * headers.BLOCK_BYTES)

@@ -14,10 +14,17 @@ from dutyfree.errors import ArchiveRefused
 from dutyfree.images.archive.entries import META_PREFIX, OPAQUE_NAME, WHITEOUT_PREFIX, Entry, Kind, path_of, refused
 from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.images.archive.reading import TarReader
-from dutyfree.images.attributes import CAPABILITY, DEVICES, is_whiteout, make_opaque, make_whiteout, stored_capability
-from dutyfree.images.descent import Descent, remove_below
-from dutyfree.images.disk import FULL, disk_error, disk_errors, quoted
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.attributes import (
+    CAPABILITY,
+    DEVICES,
+    is_whiteout,
+    make_opaque,
+    make_whiteout,
+    stored_capability,
+)
+from dutyfree.images.trees.descent import Descent, remove_below
+from dutyfree.images.trees.disk import FULL, disk_error, disk_errors, quoted
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IMPLIED_MODE: Final = 0o755

@@ -18,14 +18,14 @@ from dutyfree.images.archive.compression import decompressed
 from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.images.archive.pack import pack
 from dutyfree.images.archive.unpack import Unpacked, unpack
-from dutyfree.images.attributes import is_opaque
-from dutyfree.images.descent import Descent
-from dutyfree.images.disk import disk_errors
 from dutyfree.images.oci import skopeo
 from dutyfree.images.oci.blobs import Measured, OnBytes, buffered
 from dutyfree.images.oci.layout import Layout, LayoutImage
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store
+from dutyfree.images.trees.attributes import is_opaque
+from dutyfree.images.trees.descent import Descent
+from dutyfree.images.trees.disk import disk_errors
 from dutyfree.model.image import Image
 
 _IMAGE_FILES: Final = {"oci-layout", "manifest.json"}

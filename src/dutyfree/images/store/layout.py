@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateUnavailable
-from dutyfree.images.disk import FULL
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import documents, locks
+from dutyfree.images.trees.disk import FULL
 
 VERSION = 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.attributes import belongs_in_layer, is_opaque, is_whiteout
-from dutyfree.images.copying import Copying
-from dutyfree.images.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, sorted_names, walk
-from dutyfree.images.disk import disk_errors, quoted
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.attributes import belongs_in_layer, is_opaque, is_whiteout
+from dutyfree.images.trees.copying import Copying
+from dutyfree.images.trees.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, sorted_names, walk
+from dutyfree.images.trees.disk import disk_errors, quoted
 
 _OPEN_MOST: Final = 256
 """Directories that a merge holds open, of all its trees together."""

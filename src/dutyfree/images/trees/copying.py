@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dutyfree.errors import SubstrateFailed
-from dutyfree.images.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
-from dutyfree.images.descent import Descent, Visit, open_file
-from dutyfree.images.disk import quoted
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
+from dutyfree.images.trees.descent import Descent, Visit, open_file
+from dutyfree.images.trees.disk import quoted
 
 _PIECE_BYTES: Final = 64 * 1024 * 1024
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.disk import quoted
+from dutyfree.images.trees.disk import quoted
 
 MAX_ENTRIES: Final = 4_000_000
 MAX_DEPTH: Final = 4096
