@@ -90,13 +90,17 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._inner.capabilities
 
-    def build(self, recipe: Recipe, *, on_progress: Progress | None = None, rebuild: bool = False) -> Image:
-        """The image of a recipe. What was built before is found again; with `rebuild`, all of it is built anew.
+    def build(
+        self, recipe: Recipe, *, name: str | None = None, on_progress: Progress | None = None, rebuild: bool = False
+    ) -> Image:
+        """The image of a recipe, under `name` if there is one; `lease(name)` then finds it.
+
+        What was built before is found again; with `rebuild`, all of it is built anew.
 
         Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
         not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
         """
-        return self._portal.call(lambda: self._inner.build(recipe, on_progress=on_progress, rebuild=rebuild))
+        return self._portal.call(lambda: self._inner.build(recipe, name=name, on_progress=on_progress, rebuild=rebuild))
 
     @property
     def store(self) -> Store:

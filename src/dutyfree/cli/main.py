@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import sys
 from collections.abc import Sequence
 
 from dutyfree import __version__
-from dutyfree.cli import doctor, run, shell
+from dutyfree.cli import doctor, image, run, shell
+from dutyfree.cli.formatting import last_lines
 from dutyfree.cli.outcome import ExitCode, report_error
-from dutyfree.errors import DutyfreeError
+from dutyfree.errors import BuildFailed, DutyfreeError
 
-COMMANDS = (doctor, run, shell)
+COMMANDS = (doctor, run, shell, image)
+SHOWN_LOG_LINES = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     options = build_parser().parse_args(arguments)
     try:
-        return int(options.execute(options))
+        code = int(options.execute(options))
+        sys.stdout.flush()
+        return code
+    except BuildFailed as error:
+        return _report_build(error, options)
     except DutyfreeError as error:
         return report_error(error, as_json=getattr(options, "json", False))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        if not _is_unread(1):
+            raise
+        # The interpreter writes what is left when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.BROKEN_PIPE
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -37,3 +52,19 @@ def build_parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.register(commands)
     return parser
+
+
+def _is_unread(descriptor: int) -> bool:
+    """Whether nobody reads any more what is written there."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _report_build(error: BuildFailed, options: argparse.Namespace) -> int:
+    """Show the end of the log, unless all of it was shown, and what went wrong: a recipe failed, not its caller."""
+    if options.quiet or not getattr(options, "verbose", False):
+        for line in last_lines(error.log, SHOWN_LOG_LINES):
+            print(f"  {line}".rstrip(), file=sys.stderr)
+    report_error(error, as_json=getattr(options, "json", False))
+    return ExitCode.FAILED

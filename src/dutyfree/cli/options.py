@@ -6,12 +6,14 @@ import argparse
 import os
 import re
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dutyfree.cli.outcome import told_unenforced
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Network, Resources, Upper
+from dutyfree.model import Image, Network, Resources, Upper
 
 if TYPE_CHECKING:
     from dutyfree.client import Box, LocalHost
@@ -24,6 +26,12 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     """Declare what a sandbox is made of."""
     sandbox = parser.add_argument_group("sandbox")
     sandbox.add_argument("--substrate", default="cell", metavar="NAME", help="what makes the sandbox (default: cell)")
+    start = sandbox.add_mutually_exclusive_group()
+    start.add_argument(
+        "--image", metavar="IMAGE", help="what it starts from: a name, or digits of a digest (default: this machine)"
+    )
+    start.add_argument("--recipe", type=Path, metavar="FILE", help="start from this recipe, built if need be")
+    sandbox.add_argument("--store", type=Path, metavar="DIR", help="where images are (default: this user's own store)")
     sandbox.add_argument(
         "--network", choices=[str(each) for each in Network], default="none", help="whom it may reach (default: none)"
     )
@@ -56,14 +64,36 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=("add to the environment; NAME alone takes this shell's value"),
     )
-    action.add_argument("--cwd", metavar="DIR", help="working directory inside the sandbox (default: its home)")
+    action.add_argument("--cwd", metavar="DIR", help="working directory inside the sandbox (default: the image's)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no warnings")
 
 
-def lease(host: LocalHost, options: argparse.Namespace) -> AbstractAsyncContextManager[Box]:
+def host_for(options: argparse.Namespace) -> LocalHost:
+    """The host that the options ask for."""
+    from dutyfree.client import local
+
+    return local(options.substrate, **({"store": options.store} if options.store is not None else {}))
+
+
+@asynccontextmanager
+async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[Box]:
     """The lease that the options ask for."""
     resources = Resources(memory_bytes=options.memory, cpus=options.cpus, pids=options.pids, disk_bytes=options.disk)
-    return host.lease(resources=resources, network=options.network, upper=options.upper, env=environment(options.env))
+    env = environment(options.env)
+    image = await _built(host, options) if options.recipe is not None else options.image
+    wanted = host.lease(image, resources=resources, network=options.network, upper=options.upper, env=env)
+    async with wanted as box:
+        yield box
+
+
+async def _built(host: LocalHost, options: argparse.Namespace) -> Image:
+    from dutyfree.cli.build_progress import BuildProgress
+    from dutyfree.cli.progress_bar import Display
+    from dutyfree.images import recipe_file
+
+    _, recipe = recipe_file.load(options.recipe)
+    async with Display(quiet=options.quiet) as display:
+        return await host.build(recipe, on_progress=BuildProgress(display, tell_cached=False))
 
 
 def environment(entries: list[str]) -> dict[str, str]:

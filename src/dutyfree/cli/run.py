@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
-from dutyfree.cli.options import add_sandbox_options, command_words, lease, warn_of_unenforced
+from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
 from dutyfree.cli.outcome import ExitCode, exit_code_of
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Observation
@@ -60,9 +60,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _in_a_sandbox(options: argparse.Namespace) -> int:
-    from dutyfree.client import local
-
-    async with local(options.substrate) as host, lease(host, options) as box:
+    async with host_for(options) as host, lease(host, options) as box:
         if not options.json:
             warn_of_unenforced(box, options)
         limit_bytes = DEFAULT_OUTPUT_LIMIT_BYTES if options.json else NO_LIMIT_BYTES

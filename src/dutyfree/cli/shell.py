@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
-from dutyfree.cli.options import add_sandbox_options, command_words, lease, warn_of_unenforced
+from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
 from dutyfree.cli.outcome import exit_code_of
 from dutyfree.errors import InvalidRequest
 
@@ -46,11 +46,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _in_a_sandbox(options: argparse.Namespace) -> int:
-    from dutyfree.client import local
-
     command: Command = command_words(options) or BEST_SHELL
     env = {"TERM": os.environ.get("TERM", "xterm")}
-    async with local(options.substrate) as host, lease(host, options) as box:
+    async with host_for(options) as host, lease(host, options) as box:
         warn_of_unenforced(box, options)
         size = os.get_terminal_size(1)
         async with box.terminal(command, rows=size.lines, cols=size.columns, cwd=options.cwd, env=env) as terminal:

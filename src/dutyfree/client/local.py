@@ -86,17 +86,25 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._opened().capabilities
 
-    async def build(self, recipe: Recipe, *, on_progress: Progress | None = None, rebuild: bool = False) -> Image:
-        """The image of a recipe. What was built before is found again; with `rebuild`, all of it is built anew.
+    async def build(
+        self,
+        recipe: Recipe,
+        *,
+        name: str | None = None,
+        on_progress: Progress | None = None,
+        rebuild: bool = False,
+    ) -> Image:
+        """The image of a recipe, under `name` if there is one; `lease(name)` then finds it.
+
+        What was built before is found again; with `rebuild`, all of it is built anew.
 
         Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
         not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
         """
         from dutyfree.images import builder, progress  # most leases need no recipe
 
-        built = await builder.build(
-            recipe, self._opened(), self.store, on_progress=on_progress or progress.ignore, rebuild=rebuild
-        )
+        tell = on_progress or progress.ignore
+        built = await builder.build(recipe, self._opened(), self.store, name=name, on_progress=tell, rebuild=rebuild)
         return built.image
 
     @property

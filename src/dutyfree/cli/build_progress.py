@@ -1,0 +1,80 @@
+"""What a build tells of itself, on stderr."""
+
+from __future__ import annotations
+
+from dutyfree.cli.formatting import duration, last_lines, one_line
+from dutyfree.cli.progress_bar import Display
+from dutyfree.images.progress import Event, Kind
+
+_SAID_CHARACTERS = 160
+MAX_LOG_LINE_CHARACTERS = 64 * 1024
+
+
+class BuildProgress:
+    """Turns the events of a build into lines that stay, and into the line of `display`.
+
+    `verbose` passes on what the stages print. Without `tell_cached`, of a build that finds all there nothing is said.
+    """
+
+    def __init__(self, display: Display, *, verbose: bool = False, tell_cached: bool = True) -> None:
+        self._display = display
+        self._verbose = verbose
+        self._tell_cached = tell_cached
+        self._unfinished_line = ""
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        title = f"[{event.done}/{event.total}] {event.stage}"
+        match event.kind:
+            case Kind.STARTED:
+                self._begin(title, "")
+            case Kind.CACHED:
+                self._begin(title, "")
+                if self._tell_cached:
+                    self._display.say(f"{title}: cached")
+            case Kind.WAITING:
+                self._begin(title, "waits for another builder")
+                self._display.say(f"{title}: waits for another builder of the same stage")
+            case Kind.LINE:
+                self._begin(title, event.text)
+                self._say_line(title, event.text)
+            case Kind.BYTES:
+                self._display.state.count(event.done or 0, event.total)
+            case Kind.LOG:
+                self._log(event.text)
+            case Kind.DONE:
+                self._finish_line()
+                self._display.say(f"{title}: built in {duration(event.seconds or 0.0)}")
+
+    def _begin(self, title: str, activity: str) -> None:
+        self._finish_line()
+        self._display.state.begin(title, activity)
+
+    def _say_line(self, title: str, text: str) -> None:
+        """Where a line moves, it shows this."""
+        if self._verbose or not self._display.is_live:
+            shown = one_line(text)
+            cut = shown if len(shown) <= _SAID_CHARACTERS else shown[:_SAID_CHARACTERS] + "..."
+            self._display.say(f"{title}: {cut}")
+
+    def _log(self, text: str) -> None:
+        """Pass on whole lines; what is left waits for its end, though not for one that never comes."""
+        if not self._verbose:
+            return
+        *lines, self._unfinished_line = (self._unfinished_line + text).split("\n")
+        for each in lines:
+            self._say_log(each)
+        if len(self._unfinished_line) > MAX_LOG_LINE_CHARACTERS:
+            self._finish_line()
+
+    def _finish_line(self) -> None:
+        if self._unfinished_line:
+            self._say_log(self._unfinished_line)
+            self._unfinished_line = ""
+
+    def _say_log(self, text: str) -> None:
+        self._display.say(f"  {''.join(last_lines(text, 1))}".rstrip())
+
+    def end(self) -> None:
+        """The build is over, well or not."""
+        self._finish_line()

@@ -1,0 +1,112 @@
+"""`dutyfree image remove`, `prune` and `check`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dutyfree.cli.formatting import count, seconds_of, size
+from dutyfree.cli.image.options import add_common_options, opened_store
+from dutyfree.cli.options import size_or_none
+from dutyfree.cli.outcome import ExitCode
+from dutyfree.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Pruned, Store
+
+
+def register(commands: Any) -> None:
+    """Add these commands to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "remove",
+        help="forget names of images",
+        description="Forget names. What only they needed goes with the next `dutyfree image prune`. "
+        "If one of them is unknown, none is forgotten.",
+        epilog="example: dutyfree image remove attrs",
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    add_common_options(parser)
+    parser.set_defaults(execute=execute_remove)
+    parser = commands.add_parser(
+        "prune",
+        help="remove what no image needs",
+        description="Remove the layers that nothing reaches. Images that have a name, and what is in use, always stay; "
+        "cached stages stay unless they are told to go.",
+        epilog="example: dutyfree image prune --older-than 7d --keep 10g --dry-run",
+    )
+    parser.add_argument(
+        "--older-than", type=seconds_of, metavar="TIME", help="forget stages that were not used for 12h, 7d, 2w, ..."
+    )
+    parser.add_argument(
+        "--keep",
+        type=size_or_none,
+        metavar="SIZE",
+        help="forget stages, the least recently used first, until this much is left",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="remove nothing, say what would go")
+    add_common_options(parser)
+    parser.set_defaults(execute=execute_prune)
+    parser = commands.add_parser(
+        "check",
+        help="look for damage in the store",
+        description="Look for what should not be. The exit code is 1 if there is any.",
+        epilog="example: dutyfree image check --deep",
+    )
+    parser.add_argument("--deep", action="store_true", help="read all files, and compute digests again")
+    add_common_options(parser)
+    parser.set_defaults(execute=execute_check)
+
+
+def execute_remove(options: argparse.Namespace) -> int:
+    """Forget the names, and say what can go with them."""
+    store = opened_store(options)
+    names = list(dict.fromkeys(options.names))
+    if len(names) > 1:  # a single one is found out by removing it, also where it is damaged
+        for name in names:
+            _check_known(store, name)
+    for name in names:
+        store.untag(name)
+    usage = store.usage()
+    if options.json:
+        freeable = {"unreachable_bytes": usage.unreachable_bytes, "cached_bytes": usage.cached_bytes}
+        print(json.dumps({"removed": names, **freeable}))
+        return ExitCode.DONE
+    print("\n".join(f"removed {name}" for name in names))
+    print(f"`dutyfree image prune` would free {size(usage.unreachable_bytes)}", end="")
+    cached = f", and with --keep 0 {size(usage.cached_bytes)} of cached stages" if usage.cached_bytes else ""
+    print(cached)
+    return ExitCode.DONE
+
+
+def execute_prune(options: argparse.Namespace) -> int:
+    """Remove what can go, and say what that was."""
+    store = opened_store(options)
+    pruned = store.prune(older_than_s=options.older_than, keep_bytes=options.keep, dry_run=options.dry_run)
+    print(json.dumps(asdict(pruned)) if options.json else _told(pruned))
+    return ExitCode.DONE
+
+
+def execute_check(options: argparse.Namespace) -> int:
+    """Print every problem."""
+    problems = opened_store(options).check(deep=options.deep)
+    if options.json:
+        print(json.dumps({"problems": problems}))
+    else:
+        print("\n".join(problems) or "no problems found")
+    return ExitCode.FAILED if problems else ExitCode.DONE
+
+
+def _check_known(store: Store, name: str) -> None:
+    found = store.find(name)
+    if found.name != name:
+        hint = f"names are removed: {found.name}" if found.name else "it is a cached stage, which goes with a prune"
+        raise InvalidRequest(f"{name!r} is not a name", hint=hint)
+
+
+def _told(pruned: Pruned) -> str:
+    removed, freed = ("would remove", "would be freed") if pruned.dry_run else ("removed", "freed")
+    what = f"{count(len(pruned.stages), 'cached stage')} and {count(len(pruned.layers), 'layer')}"
+    kept = "would be kept" if pruned.dry_run else "kept"
+    return f"{removed} {what}: {size(pruned.freed_bytes)} {freed}, {size(pruned.kept_bytes)} {kept}"

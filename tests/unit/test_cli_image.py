@@ -1,0 +1,476 @@
+"""`dutyfree image`, and `run` from images, as a shell sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dutyfree.cli import formatting, progress_bar
+from dutyfree.cli.progress_bar import ASCII, State, line
+
+DUTYFREE = [sys.executable, "-m", "dutyfree"]
+TINY = """
+name = "tiny"
+
+[[stage]]
+name = "image"
+run = ["echo first; echo one > /srv/one"]
+
+[[stage]]
+name = "more"
+run = ["cat /srv/one > /srv/two"]
+env = { A = "1" }
+cwd = "/srv"
+"""
+
+
+class Shell:
+    """Runs `dutyfree` in a directory of its own, with a store of its own."""
+
+    def __init__(self, directory: Path, become: tuple[str, ...] = ()) -> None:
+        self.directory = directory
+        self.command = [*become, *DUTYFREE]
+        # The directory is not that of this test run, which may have said where the package is relative to its own.
+        package = Path(formatting.__file__).parents[2]
+        state = directory / "state"
+        self.environment = {**os.environ, "PYTHONPATH": str(package), "DUTYFREE_STATE_DIR": str(state)}
+
+    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*self.command, *words],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def names(self) -> list[str]:
+        return [each["name"] for each in self.json("image", "list")["images"]]
+
+    def write(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text)
+
+    @contextlib.contextmanager
+    def started(self, *words: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+        """The program in a process group of its own, as a shell starts it."""
+        child = subprocess.Popen(
+            [*self.command, *words],
+            cwd=self.directory,
+            env={**self.environment, "TERM": "xterm"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+            # As in the foreground: this test run may be a job in the background, for which shells ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        with child:
+            try:
+                yield child
+            finally:
+                child.kill()
+
+
+@pytest.fixture
+def dutyfree(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def missing_cells() -> str:
+    """Why there are no cells here, and so no builds; nothing where there are."""
+    done = subprocess.run([*DUTYFREE, "run", "--", "true"], capture_output=True, text=True, timeout=60)
+    return done.stderr if done.returncode == 3 and "hint: " in done.stderr else ""
+
+
+@pytest.fixture
+def cells(dutyfree: Shell, missing_cells: str) -> Shell:
+    """For tests that build."""
+    if missing_cells:
+        pytest.skip(f"dutyfree image build: {missing_cells}")
+    return dutyfree
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A directory that can be an image."""
+    root = tmp_path / "root"
+    for name in ("etc", "bin", "srv"):
+        (root / name).mkdir(parents=True)
+    (root / "etc" / "motd").write_text("welcome\n")
+    shutil.copy("/bin/true", root / "bin")
+    return root
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.01)
+
+
+# Building
+
+
+def test_a_recipe_is_built_once(cells: Shell) -> None:
+    cells.write("tiny.toml", TINY)
+    first = cells("image", "build", "tiny.toml")
+    name, digest = first.stdout.split()
+    assert (name, digest[:7], len(digest)) == ("tiny", "sha256:", 71)
+    assert "[2/2] more: built in " in first.stderr
+    assert "\n  first\n" not in first.stderr
+    told = cells.json("image", "build", "tiny.toml", "--name", "again")
+    assert (told["name"], told["digest"]) == ("again", digest)
+    assert [(stage["name"], stage["cached"]) for stage in told["stages"]] == [
+        ("base", True),
+        ("image", True),
+        ("more", True),
+    ]
+    assert {"digest", "seconds"} <= set(told["stages"][0])
+    assert cells.names() == ["again", "tiny"]
+    rebuilt = cells("image", "build", "tiny.toml", "--rebuild", "--verbose").stderr
+    assert "[1/2] image: built in " in rebuilt
+    assert "\n  first\n" in rebuilt
+    assert cells("image", "build", "tiny.toml", "--quiet").stderr == ""
+
+
+def test_a_line_that_fails_is_1_and_shows_its_log(cells: Shell) -> None:
+    script = "seq 1000; printf '\\\\033[31mred\\\\n'; echo oops >&2; exit 4"
+    cells.write("bad.toml", f'[[stage]]\nname = "image"\nrun = ["{script}"]\n')
+    done = cells("image", "build", "bad.toml", code=1)
+    assert done.stdout == ""
+    assert "\n  1000\n  red\n  oops\nerror: stage 'image': line 1 " in done.stderr
+    assert "exit code 4" in done.stderr
+    assert "\n  100\n" not in done.stderr
+    told = cells.json("image", "build", "bad.toml", code=1)["error"]
+    assert (told["kind"], told["party"]) == ("BuildFailed", "caller")
+    assert cells("run", "--recipe", "bad.toml", "--", "true", code=1).stderr.count("  oops\n") == 1
+    assert cells.names() == []
+    assert cells.json("image", "list")["usage"]["layers"] == 0
+    assert cells("image", "check", "--deep").stdout == "no problems found\n"
+
+
+def test_sandboxes_start_from_images_and_recipes(cells: Shell) -> None:
+    cells.write("tiny.toml", TINY)
+    command = ["--quiet", "--", "sh", "-c", "cat one two; echo $A $PWD"]
+    from_recipe = cells("run", "--recipe", "tiny.toml", *command)
+    assert from_recipe.stdout == "one\none\n1 /srv\n"
+    assert cells("run", "--recipe", "tiny.toml", "--", "true").stderr == ""
+    digest = cells.json("image", "build", "tiny.toml")["digest"]
+    assert cells("run", "--image", "tiny", *command).stdout == from_recipe.stdout
+    assert cells("run", "--image", digest[7:19], *command).stdout == from_recipe.stdout
+    unknown = cells("run", "--image", "tyni", "--", "true", code=2)
+    assert unknown.stderr == "error: there is no image 'tyni'\nhint: there is tiny\n"
+    cells("run", "--image", "tiny", "--recipe", "tiny.toml", "--", "true", code=2)
+    other = ["--substrate", "process", "--image", "tiny", "--", "true"]
+    assert "no images" in cells("run", *other, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["build", "nowhere.toml"], "nowhere.toml"),
+        (["build", "odd.toml"], "there is no key 'odd'"),
+        (["build", "tiny.toml", "--name", "NO"], "cannot name an image"),
+        (["import", "nowhere"], "cannot import 'nowhere': No such file"),
+        (["import", "x" * 300], "File name too long"),
+        (["import", "/dev/null"], "cannot import '/dev/null'"),
+        (["import", "debian:bookworm"], "hint: it is a recipe's base"),
+        (["import", "tar:nowhere.tar"], "nowhere.tar"),
+        (["import", "odd.toml"], "cannot import 'odd.toml'"),
+        (["show", "nowhere"], "no image 'nowhere'"),
+        (["export", "nowhere", "x.tar"], "no image 'nowhere'"),
+        (["remove", "nowhere"], "no image 'nowhere'"),
+        (["prune", "--older-than", "soon"], "not a time such as"),
+        (["prune", "--keep", "much"], "not a size such as"),
+        ([], "required"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_why(dutyfree: Shell, words: list[str], said: str) -> None:
+    dutyfree.write("odd.toml", "odd = 1\n")
+    dutyfree.write("tiny.toml", TINY)
+    done = dutyfree("image", *words, code=2)
+    assert said in done.stderr
+    assert "error: " in done.stderr
+    assert done.stdout == ""
+
+
+# Importing, looking, exporting, removing
+
+
+def test_what_a_path_holds_is_found_out(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "Plain.tar.gz", "w:gz") as tar:
+        tar.add(root, ".")
+    assert dutyfree("image", "import", "root").stdout.startswith("root sha256:")
+    assert dutyfree("image", "import", "Plain.tar.gz").stdout.startswith("plain sha256:")
+    told = dutyfree.json("image", "import", "dir:root", "--name", "team/root:1")
+    assert (told["name"], len(told["layers"])) == ("team/root:1", 1)
+    exported = dutyfree.json("image", "export", "root", "out.tar")
+    assert (exported["path"], exported["name"]) == ("out.tar", "root:latest")
+    dutyfree("image", "export", "root", "layout")
+    (tmp_path / "a:b.tar.gz").write_bytes(gzip.compress((tmp_path / "out.tar").read_bytes()))
+    for source in ("layout", "oci:layout:root:latest", "oci:layout"):
+        back = dutyfree.json("image", "import", source, "--name", "back")
+        assert back["layers"] == told["layers"] == exported["layers"]
+    if shutil.which("skopeo") is None:
+        pytest.skip("dutyfree image import of an archive: skopeo is not installed")
+    for source in ("out.tar", "a:b.tar.gz", "docker-archive:out.tar:root:latest"):
+        back = dutyfree.json("image", "import", source, "--name", "back")
+        assert back["layers"] == told["layers"], source
+
+
+def test_a_source_without_a_name_needs_one(dutyfree: Shell, root: Path) -> None:
+    root.rename(root.with_name("ä"))
+    assert "hint: choose one with --name" in dutyfree("image", "import", "ä", code=2).stderr
+    assert dutyfree("image", "import", "ä", "--name", "a").stdout.startswith("a sha256:")
+
+
+def test_list_and_show_add_up(dutyfree: Shell, root: Path) -> None:
+    assert dutyfree("image", "list").stdout.startswith("0 layers and 0 cached stages take 0 B: images 0 B, ")
+    dutyfree("image", "import", "root", "--name", "a")
+    (root / "more").write_bytes(bytes(range(256)) * 4096)
+    dutyfree("image", "import", "root", "--name", "b")
+    dutyfree("image", "import", "root", "--name", "c")
+    listed = dutyfree.json("image", "list")
+    usage = listed["usage"]
+    parts = [usage[f"{part}_bytes"] for part in ("named", "cached", "held", "unreachable")]
+    assert sum(parts) == usage["total_bytes"] > 2**20
+    assert sum(each["own_bytes"] for each in listed["images"]) + usage["shared_bytes"] == usage["named_bytes"]
+    text = dutyfree("image", "list").stdout.splitlines()
+    assert text[0].split() == ["NAME", "DIGEST", "LAYERS", "SIZE", "OWN", "BASE", "CREATED"]
+    assert re.fullmatch(r"a +[0-9a-f]{12} +1 +[\d.]+ KiB +[\d.]+ KiB +- +(now|\d+ s ago)", text[1])
+    assert re.search(r" +0 B +- ", text[2])
+    assert text[-1].startswith("2 layers and 0 cached stages take ")
+    shown = dutyfree.json("image", "show", "b")
+    assert (shown["cwd"], shown["over_host"], shown["source"]) == ("/", False, "root")
+    assert [layer["origin"] for layer in shown["layers"]] == ["directory"]
+    assert shown["digest"] in dutyfree("image", "show", "b").stdout
+    assert dutyfree.json("image", "show", shown["digest"])["layers"] == shown["layers"]
+
+
+def test_names_are_removed_and_layers_pruned(dutyfree: Shell, root: Path) -> None:
+    dutyfree("image", "import", "root", "--name", "a")
+    (root / "more").write_text("more")
+    dutyfree("image", "import", "root", "--name", "b")
+    assert "no image 'c'" in dutyfree("image", "remove", "a", "c", code=2).stderr
+    assert dutyfree.names() == ["a", "b"]
+    removed = dutyfree("image", "remove", "a").stdout
+    assert re.fullmatch(r"removed a\n`dutyfree image prune` would free [\d.]+ KiB\n", removed)
+    assert dutyfree.names() == ["b"]
+    would = dutyfree.json("image", "prune", "--dry-run")
+    assert dutyfree("image", "prune", "--dry-run").stdout.startswith("would remove 0 cached stages and 1 layer: ")
+    pruned = dutyfree.json("image", "prune", "--older-than", "7d", "--keep", "10GB")
+    assert pruned == {**would, "dry_run": False}
+    assert pruned["freed_bytes"] > 0
+    assert dutyfree("image", "prune").stdout.startswith("removed 0 cached stages and 0 layers: 0 B freed, ")
+    assert dutyfree.names() == ["b"]
+    assert dutyfree("image", "check", "--deep").stdout == "no problems found\n"
+
+
+def test_stages_go_only_when_they_are_told_to(cells: Shell) -> None:
+    cells.write("tiny.toml", TINY)
+    cells("image", "build", "tiny.toml")
+    assert cells.json("image", "remove", "tiny")["cached_bytes"] > 0
+    assert cells.json("image", "prune", "--older-than", "1h")["layers"] == []
+    pruned = cells.json("image", "prune", "--keep", "0")
+    assert (len(pruned["stages"]), len(pruned["layers"]), pruned["kept_bytes"]) == (2, 2, 0)
+
+
+def test_an_export_replaces_only_when_told_to_and_only_images(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
+    dutyfree("image", "import", "root")
+    done = dutyfree("image", "export", "root", "out.tar")
+    assert re.fullmatch(r"out\.tar root:latest sha256:[0-9a-f]{64}\n", done.stdout)
+    assert "there already" in dutyfree("image", "export", "root", "out.tar", code=2).stderr
+    assert dutyfree("image", "export", "root", "out.tar", "--overwrite", "--quiet").stdout == done.stdout
+    dutyfree("image", "export", "root", "root", "--overwrite", code=2)
+    assert (tmp_path / "root" / "etc" / "motd").exists()
+
+
+def test_damage_is_1_and_a_store_can_be_anywhere(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
+    dutyfree("image", "import", "root", "--store", "elsewhere")
+    assert dutyfree.names() == []
+    assert dutyfree("image", "check", "--store", "elsewhere").stdout == "no problems found\n"
+    (tmp_path / "elsewhere" / "names" / "root.json").write_text("{")
+    (tmp_path / "elsewhere" / "stray").touch()
+    assert len(dutyfree.json("image", "check", "--store", "elsewhere", code=1)["problems"]) == 2
+    assert "stray" in dutyfree("image", "check", "--store", "elsewhere", code=1).stdout
+    # The hint for a damaged name is to remove it.
+    assert "remove root" in dutyfree("image", "show", "root", "--store", "elsewhere", code=2).stderr
+    dutyfree("image", "remove", "root", "--store", "elsewhere")
+
+
+def test_a_reader_that_goes_away(dutyfree: Shell, root: Path) -> None:
+    dutyfree("image", "import", "root")
+    with dutyfree.started("image", "list", "--json") as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.wait(20) == 128 + signal.SIGPIPE
+        assert child.stderr.read() == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is missing: install util-linux")
+def test_an_ordinary_user_has_images_of_their_own() -> None:
+    # Not tmp_path: pytest closes its directories to everybody else.
+    with tempfile.TemporaryDirectory(prefix="stranger-", dir="/tmp") as name:
+        home = Path(name)
+        (home / "root" / "etc").mkdir(parents=True)
+        shutil.copytree(Path(formatting.__file__).parents[1], home / "lib" / "dutyfree")
+        os.chown(home, 4321, 4321)
+        ordinary = Shell(home, ("setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"))
+        ordinary.command[-3] = str(Path(sys.executable).resolve())
+        ordinary.environment |= {"PYTHONPATH": str(home / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": name}
+        ordinary("image", "import", "root")
+        ordinary("image", "export", "root", "out.tar")
+        assert ordinary.names() == ["root"]
+        assert ordinary("image", "check", "--deep").stdout == "no problems found\n"
+        assert (home / "state").stat().st_uid == 4321
+        (home / "closed").mkdir(mode=0o700)
+        for source in ("closed/x", "oci:closed/x", "oci-archive:closed/x:1"):
+            ordinary("image", "import", source, "--name", "x", code=2)
+
+
+# Interrupting
+
+
+def test_ctrl_c_during_a_stage_leaves_nothing(cells: Shell, tmp_path: Path) -> None:
+    cells.write("slow.toml", '[[stage]]\nname = "image"\nrun = ["echo > /srv/x; sleep 4321"]\n')
+    with cells.started("image", "build", "slow.toml") as child:
+        assert child.stderr is not None
+        lines = iter(child.stderr.readline, b"")
+        assert any(b"sleep 4321" in each for each in lines)
+        os.killpg(child.pid, signal.SIGINT)
+        assert child.wait(20) == 130
+        assert child.stderr.read() == b""
+    # Not by opening the store, which would sweep.
+    assert list((tmp_path / "state" / "dutyfree" / "images" / "staging").iterdir()) == []
+    assert cells("image", "check", "--deep").stdout == "no problems found\n"
+    assert cells.json("image", "list")["usage"]["layers"] == 0
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="interrupting an import: skopeo is not installed")
+def test_ctrl_c_while_a_registry_is_silent(dutyfree: Shell, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        source = f"docker://127.0.0.1:{registry.getsockname()[1]}/app:1"
+        with dutyfree.started("image", "import", source) as child:
+            registry.settimeout(30)
+            connection, _ = registry.accept()
+            with connection:
+                os.killpg(child.pid, signal.SIGINT)
+                assert child.wait(20) == 130
+    assert list((tmp_path / "state" / "dutyfree" / "images" / "staging").iterdir()) == []
+    assert dutyfree.names() == []
+
+
+def test_term_during_an_export_leaves_nothing(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
+    (root / "noise").write_bytes(os.urandom(64 * 1024 * 1024))
+    dutyfree("image", "import", "root")
+    (tmp_path / "out").mkdir()
+    with dutyfree.started("image", "export", "root", "out/image.tar") as child:
+        wait_until(lambda: list((tmp_path / "out").iterdir()))
+        os.killpg(child.pid, signal.SIGTERM)
+        assert child.wait(20) == 128 + signal.SIGTERM
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# What a terminal shows
+
+
+def test_a_terminal_shows_a_line_that_goes_away(cells: Shell) -> None:
+    cells.write("slow.toml", '[[stage]]\nname = "image"\nrun = ["sleep 0.5", "sleep 4321"]\n')
+    controller, device = pty.openpty()
+    start_s = time.monotonic()
+    try:
+        with cells.started("image", "build", "slow.toml", stderr=device) as child:
+            os.close(device)
+            shown = b""
+            while b"sleep 4321" not in shown:
+                shown += os.read(controller, 4096)
+            os.killpg(child.pid, signal.SIGINT)
+            assert child.wait(20) == 130
+            with contextlib.suppress(OSError):  # what a terminal gives whose other end is closed
+                while more := os.read(controller, 4096):
+                    shown += more
+    finally:
+        os.close(controller)
+    text = shown.decode()
+    assert "[0/1] base: cached\r\n" in text
+    assert text.count("[1/1] image  sleep 0.5  ") >= 2
+    # Every drawing clears the line first; so do the two lines that are said, and the end.
+    assert text.count("\r\x1b[K") <= 10 * (time.monotonic() - start_s) + 4
+    assert text.endswith("\r\x1b[K")
+    assert "[1/1] image: sleep" not in text
+
+
+def test_the_line_says_what_is_done() -> None:
+    state = State("[1/3] repository", "git fetch\tof\x1b[31m much", elapsed_s=3.25)
+    assert line(state, 79, ASCII) == "| [1/3] repository  git fetch of much  3.2 s"
+    state.count(5 * 2**20, None)
+    assert line(state, 79, ASCII) == "| [1/3] repository  git fetch of much  5.0 MiB  3.2 s"
+    state.count(5 * 2**20, 20 * 2**20)
+    assert line(state, 79, ASCII) == "| [1/3] repository  ######..................  25% of 20.0 MiB  3.2 s"
+    state.count(30 * 2**20, 20 * 2**20)
+    assert "########################  100% of" in line(state, 79, ASCII)
+    state.frame = 1
+    assert line(state, 30, ASCII) == "/ [1/3] repository  3.2 s"
+
+
+@pytest.mark.parametrize("width", [0, 1, 5, 10, 20, 28, 40, 60, 79, 200])
+@pytest.mark.parametrize("counts", [(None, None), (0, None), (0, 0), (7, 2**40), (2**40, 2**40)])
+def test_the_line_never_wraps(width: int, counts: tuple[int | None, int | None]) -> None:
+    for text in ("", "x" * 300, "漢字" * 60, "e\u0301" * 100):
+        state = State(text[:20], text, *counts, elapsed_s=1e6, frame=7)
+        assert formatting.display_width(line(state, width)) <= width
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not progress_bar.Display().is_live
+    monkeypatch.setenv("TERM", "xterm")
+    assert progress_bar.Display().is_live
+    assert not progress_bar.Display(quiet=True).is_live
+
+
+def test_sizes_times_and_tables() -> None:
+    sizes = [formatting.size(each) for each in (0, 1023, 1024, 1023 * 1024, 1.5 * 2**30, 5000 * 2**40)]
+    assert sizes == ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.5 GiB", "5000.0 TiB"]
+    ages = [formatting.age(each) for each in (-5, 1, 2, 119, 120, 7200, 86400 * 2, 86400 * 400)]
+    assert ages == ["now", "now", "2 s ago", "119 s ago", "2 min ago", "2 h ago", "2 d ago", "400 d ago"]
+    assert [formatting.duration(each) for each in (0.04, 59.94, 60, 125, 7260)] == [
+        "0.0 s",
+        "59.9 s",
+        "1 min 0 s",
+        "2 min 5 s",
+        "2 h 1 min",
+    ]
+    assert [formatting.seconds_of(each) for each in ("90s", "1.5h", "7d", "2W")] == [90, 5400, 604800, 1209600]
+    assert formatting.table([("A", "N"), ("漢", "10")], numbers=frozenset({1})) == ["A    N", "漢  10"]
+    assert formatting.last_lines("a\n10%\r100%\r\n\x1b[1mb\x07\n", 2) == ["100%", "b"]
+    assert formatting.last_lines("\n", 2) == []
