@@ -53,6 +53,7 @@ unit: native
 
 rootless: native
 	@scripts/as-ordinary-user -q tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
+	@scripts/as-ordinary-user -q tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py
 
 test:
 	@: > $(NOT_RUN)
@@ -67,6 +68,7 @@ test:
 
 bench: native
 	$(BIN)/python benchmarks/cells.py
+	$(BIN)/python benchmarks/images.py
 
 clean:
 	rm -rf $(VENV) .build native/build native/build-* src/dutyfree/_native
