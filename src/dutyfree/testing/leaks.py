@@ -17,6 +17,7 @@ from pathlib import Path
 
 NATIVES = ("dutyfree-guest", "dutyfree-spawner")
 STATE_PREFIX = "dutyfree"
+STORE = "images"
 STATE_DEPTH = 3
 MAX_DIRECTORIES = 20_000
 POLL_S = 0.02
@@ -170,7 +171,8 @@ def _directories(roots: Sequence[Path]) -> Found:
     for top in tops:
         yield f"directory {top}", f"directory or file {top}"
         for directory in _below(top, STATE_DEPTH):
-            yield f"directory {directory}", f"directory {directory}"
+            if top / STORE not in (directory, *directory.parents):  # images are meant to stay
+                yield f"directory {directory}", f"directory {directory}"
 
 
 def _descriptors() -> Found:
