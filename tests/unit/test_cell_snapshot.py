@@ -102,6 +102,21 @@ time.sleep(60)
     running.cancel()
 
 
+async def test_directories_that_the_host_s_masks_hide_are_the_sandbox_s_own_in_every_respect(
+    cells: CellSubstrate,
+) -> None:
+    """As an ordinary user they are mounts of their own."""
+    box = await create(cells)
+    await text(box, "echo kept > /var/tmp/a; chmod 751 /; echo x > /var/tmp/gone")
+    for _ in range(2):
+        await (await box.snapshot()).discard()
+        assert await text(box, "cat /var/tmp/a; stat -c %a / /var/tmp /sys") == "kept\n751\n1777\n555\n"
+    [fork] = await box.fork(1)
+    assert await text(fork, "cat /var/tmp/a; rm /var/tmp/gone; ls /var/tmp") == "kept\na\n"
+    [deeper] = await fork.fork(1)
+    assert await text(deeper, "ls /var/tmp; stat -c %a /") == "a\n751\n"
+
+
 async def test_calls_during_a_snapshot_wait_for_it(cells: CellSubstrate) -> None:
     box = await create(cells)
     snapshot, *seen = await asyncio.gather(box.snapshot(), *(text(box, f"echo {i}") for i in range(8)))

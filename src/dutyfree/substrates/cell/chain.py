@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
-from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, is_directory
+from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, is_directory, root_mode
 from dutyfree.substrates.cell.plan import Base, Lower, Setting, inner_roots
 
 MAX_STORED = 32
@@ -41,7 +41,7 @@ class Chains:
         self._store = store
         self._frozen = frozen
         self._setting = setting
-        self._inner: dict[str, frozenset[str]] = {}
+        self._lowers: dict[str, Lower] = {}
 
     async def resolve(self, image: Image) -> Chain:
         """The chain of an image. Raises InvalidRequest for a missing layer, CapacityError, SubstrateFailed."""
@@ -87,10 +87,11 @@ class Chains:
 
     def _lower(self, layer: str) -> Lower:
         tree = self._store.tree(layer)
-        if layer not in self._inner:  # a stored layer never changes
-            roots = inner_roots(self._setting)
-            self._inner[layer] = frozenset(path for path in roots if is_directory(tree / path[1:]))
-        return Lower(f"/layers/{layer.removeprefix('sha256:')}/tree", self._inner[layer])
+        if layer not in self._lowers:  # a stored layer never changes
+            inner = frozenset(path for path in inner_roots(self._setting) if is_directory(tree / path[1:]))
+            path = f"/layers/{layer.removeprefix('sha256:')}/tree"
+            self._lowers[layer] = Lower(path, inner, root_mode(tree))
+        return self._lowers[layer]
 
     def _flattened(self, layers: tuple[str, ...], bottom: bool) -> tuple[str, ...]:
         """The same content in fewer layers: the lower ones become one, which is made once and found again."""

@@ -79,7 +79,7 @@ class FrozenLayers:
     def settle(self, layer: FrozenLayer) -> None:
         """What it was the writable space of is dead: look at what is in it."""
         inner = frozenset(path for path in inner_roots(self._setting) if is_directory(Path(f"{layer.tree}{path}")))
-        layer.lower = Lower(layer.lower.path, inner)
+        layer.lower = Lower(layer.lower.path, inner, root_mode(layer.tree))
 
     def find(self, name: str) -> FrozenLayer:
         """Refer to a layer by its name in an image. Raises InvalidRequest for one that is gone, or not from here."""
@@ -121,6 +121,11 @@ class FrozenLayers:
     def _check_room(self) -> None:
         if len(self._layers) >= MAX_FROZEN:
             raise CapacityError(f"{MAX_FROZEN} snapshots are kept already", hint="discard or save some")
+
+
+def root_mode(tree: Path) -> int:
+    """The permissions of a layer's root."""
+    return stat.S_IMODE(tree.lstat().st_mode)
 
 
 def is_directory(path: Path) -> bool:

@@ -34,6 +34,7 @@ IMAGE = "/proc/self/fd/63"
 SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
 
 _ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases")
+SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
 HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 NAMESPACES = {"mnt": 0x0002_0000, "uts": 0x0400_0000, "ipc": 0x0800_0000, "pid": 0x2000_0000}
@@ -77,6 +78,8 @@ class Lower:
     path: str
     inner: frozenset[str] = frozenset()
     """Those of `inner_roots` that are directories in it."""
+    mode: int = 0o755
+    """Of its root, which is that of the cell's root if it is the topmost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,10 @@ class Base:
 
 def inner_roots(setting: Setting) -> tuple[str, ...]:
     """Directories of the host's root that have to be overlaid by themselves."""
-    if setting.rootless:
-        return tuple(f"/{entry.name}" for entry in _overlaid(setting.host))
-    return setting.host.separate
+    if not setting.rootless:
+        return setting.host.separate
+    hidden = (path for path, _mode in _mounted_masks(setting.host))
+    return (*(f"/{entry.name}" for entry in _overlaid(setting.host)), *hidden)
 
 
 def spawner_plan(setting: Setting) -> Plan:
@@ -116,7 +120,7 @@ def spawner_plan(setting: Setting) -> Plan:
     for path in kept:
         plan += [*_parents(root, path), mkdir(root + path), bind(path, root + path)]
     plan.append(bind(setting.layers_directory, f"{root}/layers"))
-    plan += [mkdir(f"{root}/skeleton{path}", 0o755, setting.root_id) for path in ("", "/dev", "/proc", "/sys")]
+    plan += [mkdir(f"{root}/skeleton{path}", mode, setting.root_id) for path, mode in SKELETON.items()]
     plan.append(op(Verb.ROOT, root))
     plan += _devices(setting)
     plan += _mask_layer(setting)
@@ -226,7 +230,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     plan.append(op(Verb.HOSTNAME, spec.hostname))
     if isolated:
         plan.append(op(Verb.NETWORK))
-    plan += _writable_space(setting, spec)
+    plan += _writable_space(setting, spec, base)
     plan += _root(setting, base)
     plan += _kernel_file_systems(setting)
     plan += _shared_memory(setting, spec)
@@ -242,14 +246,15 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     return plan
 
 
-def _writable_space(setting: Setting, spec: SandboxSpec) -> Plan:
+def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     """`/up`: memory of a limited size, unless it is on disk and mounted already."""
     limit, owner = tmpfs_bytes(spec.resources), setting.root_id
     plan: Plan = []
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
-    return [*plan, mkdir("/up/upper", 0o755, owner), op(Verb.KEEP, "/up")]
+    mode = base.lowers[0].mode if base.lowers else 0o755
+    return [*plan, mkdir("/up/upper", mode, owner), op(Verb.KEEP, "/up")]
 
 
 def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
@@ -314,21 +319,34 @@ def _rootless_root(setting: Setting, base: Base) -> Plan:
     """Without privilege the host's `/` cannot be overlaid in one piece, because of what is mounted below it."""
     host = setting.host
     skeleton = ["/skeleton"] if base.lowers else []
-    plan = [mkdir("/up/empty"), mkdir("/up/work"), mkdir("/up/works")]
-    for entry in _overlaid(host):  # before the root is mounted, whose writable layer they are in
-        plan += [mkdir(f"/up/upper/{entry.name}", entry.mode), mkdir(f"/up/works/{entry.name}")]
+    plan = [mkdir("/up/work"), mkdir("/up/works")]
+    # All of their writable layers are inside the root's own, and have to be there before it is mounted.
+    plan += [mkdir(f"/up/upper/{entry.name}", entry.mode) for entry in _overlaid(host)]
+    for path, mode in _mounted_masks(host):
+        plan += [mkdir(parent) for parent in _down_to(f"/up/upper{path}")[1:-1]]
+        plan.append(mkdir(f"/up/upper{path}", mode))
     plan.append(_overlay(setting, "/new", [*skeleton, *base.directories(), "/mask"], "/up/upper", "/up/work"))
     for entry in _overlaid(host):
         path = f"/{entry.name}"
         if _mounted_below(host, entry):  # cannot be overlaid
             plan += [bind(f"/host{path}", f"/new{path}", MountFlag.RECURSIVE), op(Verb.READ_ONLY, f"/new{path}")]
             continue
-        lowers = [*base.directories(path), f"/mask{path}", f"/host{path}"]
-        plan.append(_overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", f"/up/works{path}"))
-    for index, (path, mode) in enumerate(_hidden_directories(host)):
-        if path.count("/") > 1 and _is_seen(host, path):
-            plan += [mkdir(f"/up/empty/{index}", mode), bind(f"/up/empty/{index}", f"/new{path}")]
+        plan += _inner_overlay(setting, path, [*base.directories(path), f"/mask{path}", f"/host{path}"])
+    for path, _mode in _mounted_masks(host):
+        lowers = base.directories(path)
+        plan += _inner_overlay(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
     return plan + [bind("/devices/null", f"/new{path}") for path in host.masked_files if _is_seen(host, path)]
+
+
+def _inner_overlay(setting: Setting, path: str, lowers: list[str]) -> Plan:
+    work = f"/up/works/{path[1:].replace('/', '-')}"
+    return [mkdir(work), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", work)]
+
+
+def _mounted_masks(host: HostRoot) -> list[tuple[str, int]]:
+    """The hidden directories of a rootless cell that lie inside of others; what the cell writes there is its own."""
+    hidden = _hidden_directories(host)
+    return [(path, mode) for path, mode in hidden if path.count("/") > 1 and _is_seen(host, path)]
 
 
 def _is_seen(host: HostRoot, path: str) -> bool:
