@@ -33,6 +33,7 @@ struct cell {
     pid_t pid;      /* 0 once there is no process to wait for */
     bool removing;  /* `pid` is not the cell any more but the child that removes what it leaves */
     bool frozen;    /* not a cell but the writable space of one, shown at FROZEN/number */
+    uint64_t origin; /* of a frozen space: the cell that it was of */
     bool image;     /* its writable space is a file system on a disk of its own */
     int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
     int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
@@ -160,6 +161,9 @@ static void become_cell(const struct spawner *spawner, const struct birth *birth
         step_failed(step, OP_IMAGE, errno, "descriptor");
         return;
     }
+    /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
+    int needed[] = {stream, status, spawner->guest, IMAGE_FD};
+    close_all_but(needed, sizeof needed / sizeof *needed);
     struct field_reader reader;
     struct field field;
     int kept = -1;
@@ -316,7 +320,7 @@ void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen) {
     bool done = false;
     if (!space || !cell) step_failed(&step, OP_FROZEN, space ? ESRCH : EAGAIN, "the cell");
     else {
-        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .status = -1, .kept = -1};
+        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .origin = number, .status = -1, .kept = -1};
         done = freeze(cell, space, &step);
         space->used = done;
     }
@@ -338,6 +342,7 @@ static void drop(struct cell *space) {
     space->removing = true;
     space->pid = fork();
     if (space->pid > 0) return;
+    if (space->pid == 0) close_all_but(NULL, 0);
     let_go_of_frozen(space);
     if (space->pid == 0) _exit(0);
     space->pid = 0;
@@ -348,15 +353,9 @@ void cell_drop(uint64_t frozen) {
     if (space) drop(space);
 }
 
-void cell_kill(uint64_t number, uint64_t heir) {
-    struct cell *cell = slot_of(number, false), *space = heir ? slot_of(heir, true) : NULL;
-    if (!cell) return;
-    if (space) {
-        memcpy(space->holdings.scratch, cell->holdings.scratch, sizeof cell->holdings.scratch);
-        space->holdings.scratch_count = cell->holdings.scratch_count;
-        cell->holdings.scratch_count = 0;
-    }
-    if (cell->pid > 0) kill(cell->pid, SIGKILL);
+void cell_kill(uint64_t number) {
+    struct cell *cell = slot_of(number, false);
+    if (cell && cell->pid > 0) kill(cell->pid, SIGKILL);
 }
 
 void cells_kill(void) {
@@ -399,7 +398,8 @@ static pid_t remover(const struct cell *cell) {
     if (pipe2(gate, O_CLOEXEC) < 0) return -1;
     pid_t pid = fork();
     if (pid == 0) {
-        close(gate[1]);
+        int kept[] = {gate[0], cell->kept};
+        close_all_but(kept, 2);
         (void)!read(gate[0], &none, 1); /* ends when our parent has closed its side, after the space */
         if (cell->kept >= 0) close(cell->kept);
         _exit(holdings_drop_scratch(&cell->holdings) ? 0 : 1);
@@ -410,12 +410,24 @@ static pid_t remover(const struct cell *cell) {
     return pid;
 }
 
+/* What a cell wrote on a disk is not its own to remove if it has become a layer. */
+static void bequeath(struct cell *cell) {
+    for (uint32_t i = 0; i < slots && cell->holdings.scratch_count; i++) {
+        struct cell *heir = &cells[i];
+        if (!heir->used || !heir->frozen || heir->origin != cell->number || heir->holdings.scratch_count) continue;
+        memcpy(heir->holdings.scratch, cell->holdings.scratch, sizeof cell->holdings.scratch);
+        heir->holdings.scratch_count = cell->holdings.scratch_count;
+        cell->holdings.scratch_count = 0;
+    }
+}
+
 /* True when nothing is held any more. */
 static bool give_back(struct spawner *spawner, uint32_t slot) {
     struct cell *cell = &cells[slot];
     if (cell->status >= 0) cell_status_ready(spawner, slot); /* its last words, before its end is told */
     if (cell->status >= 0) close_status(spawner, cell);
     if (!holdings_drop_cgroups(&cell->holdings)) return false;
+    if (!cell->removing) bequeath(cell);
     if (!cell->removing && is_heavy(cell)) {
         cell->removing = true;
         cell->pid = remover(cell);

@@ -123,11 +123,11 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     }
     umask(022);
     default_signals();
-    (void)setrlimit(RLIMIT_NOFILE, lockdown->files);
     if (!only_the_stream(lockdown->stream, &guest_file)) {
         step_failed(step, OP_EXEC, errno, "/dev/null");
         return;
     }
+    (void)setrlimit(RLIMIT_NOFILE, lockdown->files);
     /* Changing ids has cleared it; before the filter, so that the order of privileges lost stays simple. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char word;

@@ -92,7 +92,7 @@ static void request_for_cell(struct spawner *spawner, enum request kind, const u
         if (field.tag == OP_CELL && arguments_of(&field, 1, &a, &step)) cell = number_of(a.text[0]);
         else if (field.tag == OP_FROZEN && arguments_of(&field, 1, &a, &step)) frozen = number_of(a.text[0]);
     }
-    if (kind == REQUEST_KILL) cell_kill(cell, frozen);
+    if (kind == REQUEST_KILL) cell_kill(cell);
     else if (kind == REQUEST_FREEZE) cell_freeze(spawner, cell, frozen);
     else cell_drop(frozen);
 }

@@ -1,7 +1,9 @@
 /* Operations: each is one or two system calls, done exactly as the host planned them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,22 @@ int64_t now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int by_value(const void *one, const void *other) {
+    int a = *(const int *)one, b = *(const int *)other;
+    return (a > b) - (a < b);
+}
+
+void close_all_but(int *kept, size_t count) {
+    unsigned from = 3;
+    if (count) qsort(kept, count, sizeof *kept, by_value);
+    for (size_t i = 0; i < count; i++) {
+        if (kept[i] < (int)from) continue;
+        if (kept[i] > (int)from) (void)syscall(SYS_close_range, from, (unsigned)kept[i] - 1, 0);
+        from = (unsigned)kept[i] + 1;
+    }
+    (void)syscall(SYS_close_range, from, ~0U, 0);
 }
 
 static mode_t octal_of(const char *text) { return (mode_t)strtoul(text, NULL, 8); }
@@ -65,16 +83,43 @@ static bool make_directory(const struct arguments *a) {
     return !there || chmod(a->text[0], mode) == 0;
 }
 
-static bool make_file(const struct arguments *a) {
+/* The directory that a file is in. What leads there may be a hostile image's: the links of /proc are not followed, which
+ * would lead out of its root. */
+static int open_parent(const char *path, const char **name) {
+    char directory[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash || (size_t)(slash - path) >= sizeof directory) {
+        errno = EINVAL;
+        return -1;
+    }
+    memcpy(directory, path, (size_t)(slash - path));
+    directory[slash - path] = 0;
+    *name = slash + 1;
+    struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
+    return (int)syscall(SYS_openat2, AT_FDCWD, *directory ? directory : "/", &how, sizeof how);
+}
+
+static bool make_file_in(int directory, const char *name, const struct arguments *a) {
     uid_t owner = (uid_t)number_of(a->text[2]);
-    (void)unlink(a->text[0]); /* what is there may be a link, or somebody else's */
-    int file = open(a->text[0], O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
+    int file = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
     if (file < 0) return false;
     size_t length = strlen(a->text[3]);
-    bool done = write(file, a->text[3], length) == (ssize_t)length && fchmod(file, octal_of(a->text[1])) == 0 &&
-                (owner == 0 || fchown(file, owner, owner) == 0);
+    bool done = write(file, a->text[3], length) == (ssize_t)length && fchown(file, owner, owner) == 0;
     int error = errno;
     close(file);
+    if (!done) (void)unlinkat(directory, name, 0);
+    errno = error;
+    return done;
+}
+
+static bool make_file(const struct arguments *a, bool replace) {
+    const char *name;
+    int directory = open_parent(a->text[0], &name);
+    if (directory < 0) return false;
+    if (replace) (void)unlinkat(directory, name, 0); /* what is there may be a link, or somebody else's */
+    bool done = make_file_in(directory, name, a);
+    int error = errno;
+    close(directory);
     errno = error;
     return done;
 }
@@ -104,22 +149,13 @@ static bool change_root(const char *directory) {
            chdir("/") == 0;
 }
 
-/* The image that the cell starts from may be hostile: nothing is followed, and nothing that is there is touched. */
-static void ensure_file(const struct arguments *a) {
-    uid_t owner = (uid_t)number_of(a->text[2]);
-    int file = open(a->text[0], O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
-    if (file < 0) return;
-    if (fchown(file, owner, owner) < 0 || write(file, a->text[3], strlen(a->text[3])) < 0) (void)unlink(a->text[0]);
-    close(file);
-}
-
 bool operation_do(const struct field *field, struct step *step) {
     static const struct {
         uint8_t operation;
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
-                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 4, 0}};
+                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -129,14 +165,14 @@ bool operation_do(const struct field *field, struct step *step) {
     switch (field->tag) {
     case OP_MKDIR: done = make_directory(&a); break;
     case OP_SYMLINK: done = symlink(a.text[0], a.text[1]) == 0; break;
-    case OP_WRITE: done = make_file(&a); break;
+    case OP_WRITE: done = make_file(&a, true); break;
     case OP_MKNOD: done = make_node(&a); break;
     case OP_XATTR: done = lsetxattr(a.text[0], a.text[1], a.text[2], strlen(a.text[2]), 0) == 0; break;
     case OP_MOUNT: done = do_mount(&a); break;
     case OP_ROOT: done = change_root(a.text[0]); break;
     case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
     case OP_READ_ONLY: done = make_read_only(a.text[0]); break;
-    case OP_ENSURE: ensure_file(&a), done = true; break;
+    case OP_ENSURE: (void)make_file(&a, number_of(a.text[4]) != 0), done = true; break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

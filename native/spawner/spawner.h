@@ -44,7 +44,7 @@ enum operation {
     OP_UNSHARE = 7, /* clone flags: the cell's namespaces */
     OP_IMAGE = 8,   /* template, path: a disk, open in the cell as descriptor IMAGE_FD until it has been mounted */
     OP_NETWORK = 9, /* a network of its own, with nothing but a loopback interface; without this, the host's */
-    OP_FROZEN = 10, /* number of a frozen space: the one to be made, to be dropped, or that inherits from a killed cell */
+    OP_FROZEN = 10, /* number of the frozen space that is to be made or dropped */
     /* in the cell (or, while preparing, in the spawner itself), in the order given */
     OP_MKDIR = 32,     /* path, octal mode, owner */
     OP_SYMLINK = 33,   /* target, path */
@@ -57,7 +57,8 @@ enum operation {
     OP_CGROUP_NS = 40, /* hides the cgroups above the cell's own */
     OP_READ_ONLY = 41, /* directory: read-only, with everything that is mounted below it */
     OP_KEEP = 42,      /* directory: what is mounted there can be frozen later; only in a cell */
-    OP_ENSURE = 43,    /* path, octal mode, owner, text: a file where there is none; where there cannot be one, nothing */
+    OP_ENSURE = 43,    /* path, octal mode, owner, text, 0 or 1: a file where there is none (with 1, also in place of
+                          what is there); where there cannot be one, nothing */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
                      the id `account` (0: whoever we are) */
@@ -82,6 +83,7 @@ bool operation_do(const struct field *field, struct step *step);
 bool step_failed(struct step *step, uint8_t operation, int error, const char *detail);
 uint64_t number_of(const char *text);
 bool write_file(const char *path, const char *text);
+void close_all_but(int *kept, size_t count); /* from 3 up; sorts the list */
 int64_t now_ms(void);
 
 /* network.c: fresh network namespaces; `networks_take` gives one away, or -1 with errno. */
@@ -103,9 +105,9 @@ struct spawner {
     struct rlimit files; /* how many descriptors a cell's processes may have; ours are more */
 };
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
-/* The frozen space `heir`, if there is one, takes over the cell's scratch directory, which is then not removed. */
-void cell_kill(uint64_t number, uint64_t heir);
-/* Shows the cell's writable space at FROZEN/frozen, to be read, and to be a layer of others once the cell is dead. */
+void cell_kill(uint64_t number);
+/* Shows the cell's writable space at FROZEN/frozen, to be read, and to be a layer of others once the cell is dead. It
+ * inherits the cell's scratch directory, however that dies. */
 void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen);
 void cell_drop(uint64_t frozen);
 void cells_kill(void);

@@ -90,6 +90,11 @@ class Substrate(ABC):
         GuestMisbehaved or DeadlineExceeded when creation went wrong. Nothing is left of a creation that raised.
         """
 
+    def check_image(self, spec: SandboxSpec) -> None:
+        """Raise Unsupported for a spec with an image where the substrate has none: for implementations of `create`."""
+        if spec.image.layers and Capability.IMAGES not in self.capabilities:
+            raise Unsupported(f"substrate {self.name!r} cannot start sandboxes from images", hint="use cells")
+
     @abstractmethod
     async def close(self) -> None:
         """Destroy every sandbox that is still alive, and let go of the machine. Idempotent; raises SubstrateFailed."""
@@ -161,7 +166,9 @@ class Sandbox(ABC):
         """Freeze the files as they are now; the sandbox goes on, processes and all.
 
         Writers stand still meanwhile, so that what is frozen is one moment. Its time does not depend on how much was
-        written if nothing runs in the sandbox, which is so between actions; otherwise what was written is copied.
+        written if nothing runs in the sandbox, which is so between actions; otherwise what was written is copied, and
+        the time that this takes counts towards the timeouts of the actions under way. A limit on the disk holds for
+        what is written after the last snapshot, not for what earlier ones keep.
         Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, and otherwise as `run` does.
         """
         raise Unsupported("this substrate cannot take snapshots")
@@ -191,7 +198,10 @@ class Sandbox(ABC):
 class Snapshot(ABC):
     """The files of a sandbox at one moment. Outlives the sandbox; gone with the substrate unless it was saved."""
 
-    id: str
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Its name in messages."""
 
     @property
     @abstractmethod

@@ -355,6 +355,11 @@ class Snapshot:
         self._portal = portal
 
     @property
+    def id(self) -> str:
+        """Its name in messages."""
+        return self._inner.id
+
+    @property
     def image(self) -> Image:
         """To start sandboxes from, on the substrate that took it, until `discard`. After `save`, what was saved."""
         return self._inner.image

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SandboxGone, SandboxReset, SubstrateFailed
-from dutyfree.model import Action, Image, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate, frozen, purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.sandbox import MAX_LIVE_LAYERS, Cell, CellSandbox
@@ -115,6 +115,114 @@ async def test_directories_that_the_host_s_masks_hide_are_the_sandbox_s_own_in_e
     assert await text(fork, "cat /var/tmp/a; rm /var/tmp/gone; ls /var/tmp") == "kept\na\n"
     [deeper] = await fork.fork(1)
     assert await text(deeper, "ls /var/tmp; stat -c %a /") == "a\n751\n"
+
+
+async def test_an_upper_on_disk_survives_its_cell_whatever_ends_that(cells: CellSubstrate) -> None:
+    for _ in range(25):
+        box = await create(cells, UPPERS["disk"])
+        await text(box, "echo kept > /tmp/a")
+        async with await box.snapshot():
+            assert await text(box, "cat /tmp/a") == "kept\n"
+        await box.destroy()
+
+
+async def test_destroying_during_a_snapshot_leaves_nothing(cells: CellSubstrate) -> None:
+    for upper in UPPERS.values():
+        for pause_s in (0.0, 0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003):
+            box = await create(cells, upper)
+            await text(box, "echo x > /tmp/x")
+            taking = asyncio.create_task(box.snapshot())
+            await asyncio.sleep(pause_s)
+            await box.destroy()
+            [outcome] = await asyncio.gather(taking, return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                assert isinstance(outcome, SandboxGone | SubstrateFailed | LinkFailed), outcome
+            else:
+                await outcome.discard()
+            assert not box.alive
+    assert cells._alive == set()
+    assert cells.frozen._layers == {}
+    assert cells._spawner is not None
+    assert cells._spawner._births == {}
+
+
+async def test_kinds_of_cells_that_differ_in_their_disk_are_not_taken_for_each_other(cells: CellSubstrate) -> None:
+    for upper in (*UPPERS.values(), replace(UPPERS["limited disk"], resources=Resources(disk_bytes=64 * 2**20))):
+        box = await create(cells, upper)
+        await box.reset()
+        await box.destroy()
+
+
+async def test_what_another_cell_holds_open_cannot_change_a_snapshot(cells: CellSubstrate) -> None:
+    """On the host's network, descriptors travel between cells."""
+    passing = """
+import array, os, socket, sys
+there = socket.socket(socket.AF_UNIX)
+name = "\\0dutyfree-test-" + sys.argv[2]
+if sys.argv[1] == "take":
+    there.bind(name); there.listen(); print("up", flush=True)
+    got = there.accept()[0].recvmsg(1, 64)[1][0][2]
+    fd = array.array("i", got[:4])[0]
+    sys.stdin.readline(); os.pwrite(fd, b"TAMPERED", 0)
+else:
+    there.connect(name); fd = os.open("/tmp/a", os.O_RDWR)
+    there.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+"""
+    spec = SandboxSpec(network=Network.HOST)
+    giver, taker = await create(cells, spec), await create(cells, spec)
+    await text(giver, "echo original > /tmp/a")
+    async with taker.stream(Action(["python3", "-c", passing, "take", taker.id])) as taking:
+        async for chunk in taking:
+            assert chunk.data == b"up\n"
+            break
+        await giver.run(Action(["python3", "-c", passing, "give", taker.id]))
+        async with await giver.snapshot() as snapshot:
+            await giver.destroy()
+            await taking.write(b"now\n")
+            assert (await taking.wait()).exit_code == 0
+            other = await create(cells, SandboxSpec(image=snapshot.image))
+            assert await text(other, "cat /tmp/a") == "original\n"
+
+
+async def test_a_snapshot_of_what_will_not_stand_still_leaves_the_sandbox_alive(
+    cells: CellSubstrate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parent that waits for a child of vfork, which waits for somebody to open its pipe."""
+    monkeypatch.setattr("dutyfree.substrates.cell.standstill.WITHIN_S", 0.3)
+    box = await create(cells)
+    stuck = """
+import os
+os.mkfifo("/tmp/pipe")
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/tmp/pipe", os.O_WRONLY, 0)])
+"""
+    await box.run(Action("touch /tmp/x"))
+    running = asyncio.create_task(box.run(Action(["python3", "-c", stuck])))
+    await text(box, "until [ -p /tmp/pipe ]; do sleep 0.01; done; sleep 0.2")
+    with pytest.raises(CapacityError, match="stand still"):
+        await box.snapshot()
+    assert await text(box, "cat /tmp/pipe; echo alive") == "alive\n"
+    assert (await running).exit_code == 0
+
+
+async def test_orphans_stand_still_too(cells: CellSubstrate) -> None:
+    box = await create(cells)
+    chain = """
+import os
+n = 0
+while n < 400:
+    if os.fork():
+        os._exit(0)
+    n += 1
+    open("/tmp/n", "w").write(str(n)); open("/tmp/m", "w").write(str(n))
+"""
+    await text(box, "echo 0 > /tmp/n; echo 0 > /tmp/m")
+    await box.run(Action(["python3", "-c", chain]))
+    for _ in range(5):
+        async with await box.snapshot() as snapshot:
+            other = await create(cells, SandboxSpec(image=snapshot.image))
+            seen = (await text(other, "cat /tmp/n; echo; cat /tmp/m")).split()
+            assert len(seen) < 2 or int(seen[0]) - int(seen[1]) in (0, 1)
+            await other.destroy()
 
 
 async def test_calls_during_a_snapshot_wait_for_it(cells: CellSubstrate) -> None:

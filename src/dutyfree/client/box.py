@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from dutyfree.client.stream import Stream
 from dutyfree.contract import Files, Sandbox, Session, Snapshot, Terminal
+from dutyfree.errors import SandboxGone
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -28,6 +29,7 @@ class Box:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._forks: list[Box] = []
+        self._ended = False
 
     @property
     def id(self) -> str:
@@ -125,10 +127,14 @@ class Box:
         """
         forks = [Box(sandbox) for sandbox in await self._sandbox.fork(count)]
         self._forks += forks
+        if self._ended:  # the lease has come to its end meanwhile
+            await self.destroy()
+            raise SandboxGone(f"sandbox {self.id} is gone")
         return forks
 
     async def destroy(self) -> None:
         """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""
+        self._ended = True
         forks, self._forks = self._forks, []
         ends = [self._sandbox.destroy(), *(fork.destroy() for fork in forks)]
         outcomes = await asyncio.gather(*ends, return_exceptions=True)

@@ -129,8 +129,8 @@ class ActionExchange(Exchange):
         self.wake()
 
     def _overdue(self) -> None:
-        if self._loop.time() - self._deadline_s > _LATE_S:
-            # The loop itself was held up: what the guest said in time may still be unread.
+        if self.channel.standing_still or self._loop.time() - self._deadline_s > _LATE_S:
+            # The guest, or the loop itself, was held up: what it said in time may still be unread.
             self.arm(BACKSTOP_GRACE_S)
         else:
             self.channel.fail(DeadlineExceeded("the guest did not end an action in time"))

@@ -60,6 +60,8 @@ class Channel:
         self._greeting: GuestHello | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._drained: asyncio.Future[None] | None = None
+        self.standing_still = False
+        """While the guest is kept from running, nobody gives up on it."""
         self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained

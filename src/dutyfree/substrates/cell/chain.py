@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dutyfree.errors import Unsupported
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, is_directory, root_mode
@@ -68,6 +69,9 @@ class Chains:
         hold = self._store.hold(used) if used else None
         try:
             lowers = [layer.lower for layer in reversed(live)] + [self._lower(layer) for layer in reversed(used)]
+            if image.over_host and self._setting.host.is_overlay and any(lower.inside_host for lower in lowers):
+                hint = "set DUTYFREE_STATE_DIR to a directory on another file system, a volume for instance"
+                raise Unsupported("the kernel stacks no more overlays: this machine's root is one already", hint=hint)
         except BaseException:
             if hold is not None:
                 hold.release()
@@ -90,7 +94,7 @@ class Chains:
         if layer not in self._lowers:  # a stored layer never changes
             inner = frozenset(path for path in inner_roots(self._setting) if is_directory(tree / path[1:]))
             path = f"/layers/{layer.removeprefix('sha256:')}/tree"
-            self._lowers[layer] = Lower(path, inner, root_mode(tree))
+            self._lowers[layer] = Lower(path, inner, root_mode(tree), self._setting.layers_inside_host)
         return self._lowers[layer]
 
     def _flattened(self, layers: tuple[str, ...], bottom: bool) -> tuple[str, ...]:

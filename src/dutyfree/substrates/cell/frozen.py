@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import Ownership
 from dutyfree.removal import remove_tree
@@ -45,15 +45,17 @@ class FrozenLayers:
         self._layers: dict[str, FrozenLayer] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
-    async def show(self, birth: Birth, number: int) -> FrozenLayer:
+    async def show(self, birth: Birth, number: int, *, shared_disk: bool) -> FrozenLayer:
         """The writable space of a cell. It is a layer, which does not change, only once the cell is dead.
 
-        Raises CapacityError, SubstrateFailed.
+        `shared_disk`: it is a directory on the disk, not a file system of its own. Raises CapacityError,
+        SubstrateFailed.
         """
         self._check_room()
         await self._spawner.freeze(birth, number)
         path = f"/frozen/{number}/upper"
-        return self._add(FrozenLayer(self._name(number), number, Lower(path), self.seen(path)))
+        lower = Lower(path, inside_host=shared_disk and self._setting.disk_inside_host)
+        return self._add(FrozenLayer(self._name(number), number, lower, self.seen(path)))
 
     async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
         """One layer with the effect of all, bottom first. Raises CapacityError (the disk is full), SubstrateFailed."""
@@ -65,7 +67,10 @@ class FrozenLayers:
         except BaseException:
             await asyncio.to_thread(remove_tree, directory)
             raise
-        return self._add(FrozenLayer(self._name(number), number, Lower(str(target)), target, copied=directory))
+        lower = Lower(str(target), inside_host=self._setting.disk_inside_host)
+        layer = self._add(FrozenLayer(self._name(number), number, lower, target, copied=directory))
+        self.settle(layer)
+        return layer
 
     def _fill(self, target: Path, trees: list[Path]) -> None:
         from dutyfree.images.trees import copy_tree, merge_trees  # rarely needed; programs should start quickly
@@ -79,7 +84,10 @@ class FrozenLayers:
     def settle(self, layer: FrozenLayer) -> None:
         """What it was the writable space of is dead: look at what is in it."""
         inner = frozenset(path for path in inner_roots(self._setting) if is_directory(Path(f"{layer.tree}{path}")))
-        layer.lower = Lower(layer.lower.path, inner, root_mode(layer.tree))
+        try:
+            layer.lower = replace(layer.lower, inner=inner, mode=root_mode(layer.tree))
+        except OSError as error:
+            raise SubstrateFailed(f"what a sandbox wrote cannot be read: {error.strerror}") from None
 
     def find(self, name: str) -> FrozenLayer:
         """Refer to a layer by its name in an image. Raises InvalidRequest for one that is gone, or not from here."""

@@ -105,6 +105,8 @@ class HostRoot:
     """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
     name_servers: str
     """How names are resolved, wherever the host keeps that."""
+    is_overlay: bool = False
+    """Whether the root is an overlay itself, as in a container."""
 
 
 def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
@@ -135,6 +137,7 @@ def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
         separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
         name_servers=_resolv_conf(),
+        is_overlay=any(_mount_point(line) == "/" and b" - overlay " in line for line in _mountinfo()),
     )
 
 

@@ -62,8 +62,10 @@ class Setting:
     """Where upper directories on disk are made; of this owner alone."""
     layers_directory: str
     """Of the image store."""
-    shared_disk: bool = False
-    """Whether layers may be on a file system that is also part of the host's root, of which no overlay can be made."""
+    layers_inside_host: bool = False
+    """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
+    disk_inside_host: bool = False
+    """The same of the directory for uppers on disk."""
 
     @property
     def root_id(self) -> int:
@@ -80,6 +82,8 @@ class Lower:
     """Those of `inner_roots` that are directories in it."""
     mode: int = 0o755
     """Of its root, which is that of the cell's root if it is the topmost."""
+    inside_host: bool = False
+    """Whether it lies in a file system that is part of the host's root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +175,12 @@ def _mask_layer(setting: Setting) -> Plan:
 def _bases(setting: Setting) -> Plan:
     """The kernel refuses layers of which one lies inside the other, as the store does in `/`. An overlay of the host's
     root is a file system of its own, in which nothing lies."""
-    if setting.rootless or not setting.shared_disk:  # the store of an ordinary user is in what cells do not see
-        return []
-    plan: Plan = []
+    if setting.rootless or not (setting.layers_inside_host or setting.disk_inside_host):
+        return []  # (the store of an ordinary user is in what cells do not see)
+    plan: Plan = [mkdir("/bases/none")]  # an overlay has at least two layers
     for index, path in enumerate(("", *setting.host.separate)):
-        options = f"lowerdir={':'.join(_host_lowers(setting, path))},xino=off,redirect_dir=off"
+        lowers = ["/bases/none", *_host_lowers(setting, path)] if path else _host_lowers(setting)
+        options = f"lowerdir={':'.join(lowers)},xino=off,redirect_dir=nofollow"
         plan += [mkdir(f"/bases/{index}"), mount("overlay", f"/bases/{index}", "overlay", MountFlag.READ_ONLY, options)]
     return plan
 
@@ -238,9 +243,9 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
     resolv_conf = setting.host.resolv_conf if base.over_host else setting.host.name_servers
     if not isolated and resolv_conf:
-        plan.append(op(Verb.WRITE, "/etc/resolv.conf", "644", setting.root_id, resolv_conf))
+        plan.append(op(Verb.ENSURE, "/etc/resolv.conf", "644", setting.root_id, resolv_conf, 1))
     if not base.over_host:
-        plan.append(op(Verb.ENSURE, "/etc/hosts", "644", setting.root_id, HOSTS))
+        plan.append(op(Verb.ENSURE, "/etc/hosts", "644", setting.root_id, HOSTS, 0))
     plan.append(op(Verb.CAPS, sum(1 << number for number in KEPT_CAPABILITIES.values())))
     plan.append(op(Verb.EXEC, "dutyfree-guest", "--fd", 3))
     return plan
@@ -290,7 +295,7 @@ def _root(setting: Setting, base: Base) -> Plan:
 def _overlay_root(setting: Setting, base: Base) -> Plan:
     """The host's root in one piece, and over it each part of the installation that is a file system of its own."""
     skeleton = ["/skeleton"] if base.lowers else []
-    ready = bool(base.lowers) and setting.shared_disk
+    ready = any(lower.inside_host for lower in base.lowers)
     uppers = [f"/up/upper{path}" for path in setting.host.separate]
     plan = [mkdir(parent, 0o755, setting.root_id) for upper in uppers for parent in _down_to(upper)]
     for index, path in enumerate(("", *setting.host.separate)):
@@ -309,10 +314,10 @@ def _down_to(upper: str) -> list[str]:
 
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
     # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
-    # `redirect_dir`, an upper is a layer that every tool understands.
-    extra = "userxattr" if setting.rootless else "redirect_dir=off,volatile"
+    # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere.
+    extra = "userxattr" if setting.rootless else "redirect_dir=nofollow,volatile"
     options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=off,{extra}"
-    return mount("overlay", target, "overlay", 0, options)
+    return mount("overlay", target, "overlay", MountFlag.NO_DEV, options)
 
 
 def _rootless_root(setting: Setting, base: Base) -> Plan:

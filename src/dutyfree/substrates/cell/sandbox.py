@@ -20,6 +20,7 @@ from dutyfree.substrates.cell import cgroups, purity
 from dutyfree.substrates.cell.cgroups import CellCounters
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
+from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import Birth, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
@@ -53,9 +54,9 @@ class Cell:
             fork_refusals=cgroups.read_counter(self._counters.pids, "max"),
         )
 
-    def kill(self, heir: FrozenLayer | None = None) -> None:
-        """Begin its end; what it wrote on disk may have an heir."""
-        self._spawner.kill(self.birth, None if heir is None else heir.number)
+    def kill(self) -> None:
+        """Begin its end."""
+        self._spawner.kill(self.birth)
 
     async def die(self) -> None:
         """Wait until no process of it runs any more, after `kill`. Raises SubstrateFailed."""
@@ -85,6 +86,7 @@ class CellSandbox(GuestSandbox):
         cell: Cell,
         channel: Channel,
         spec: SandboxSpec,
+        fresh: Condition,
         unenforced: tuple[Unenforced, ...],
         on_span: SpanListener | None,
     ) -> None:
@@ -97,9 +99,10 @@ class CellSandbox(GuestSandbox):
         self._origin = cell.chain
         """What `reset` goes back to."""
         self._spec = spec
+        self._fresh = fresh
         self._turn = asyncio.Lock()
-        self._burial: asyncio.Task[None] | None = None
-        """The end of the cell before this one."""
+        self._buried: Cell | None = None
+        """The cell before this one, which may still be on its way out."""
         self._ended = False
 
     @property
@@ -112,15 +115,16 @@ class CellSandbox(GuestSandbox):
         return not self._ended and super().alive
 
     async def reset(self) -> None:
-        async with self._turn:
-            self._check()
-            start_ns = time.monotonic_ns()
-            try:
+        start_ns = time.monotonic_ns()
+        self._check()
+        try:
+            async with self._turn:
+                self._check()
                 await self._reset()
-            except BaseException as error:
-                self._ended = True
-                await self._destroy_after(error)
-                raise
+        except BaseException as error:
+            self._ended = True
+            await self._destroy_after(error)
+            raise
         self._report(Phase.RESET, start_ns)
 
     async def _reset(self) -> None:
@@ -128,35 +132,27 @@ class CellSandbox(GuestSandbox):
 
         Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
         """
-        if self._burial is not None:
-            await asyncio.shield(self._burial)  # never more than one cell too many
+        if self._buried is not None:
+            await self._buried.end()  # never more than one cell too many
         leaving, old = self._runner.channel, self._cell
         channel, theirs = self._substrate.stream()
         cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
         try:
-            self._check_purity(cell)
-            if self._ended:
-                raise SandboxGone(f"sandbox {self.id} is gone")
+            wrong = purity.differences(self._substrate.condition(self._spec, cell), self._fresh)
+            if wrong:
+                raise SubstrateFailed(f"the sandbox was not clean after its reset: {'; '.join(wrong)}")
+            self._check()
         except BaseException:
             channel.close()
             await asyncio.shield(cell.end())
             raise
-        self._cell = cell
+        self._cell, self._buried = cell, old
         self._runner.move_to(channel, cell)
         leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
         old.kill()
         self._leave(old)
         if self._spec.network is not Network.NONE:
             await old.die()  # its ports are those of the host
-        self._burial = asyncio.create_task(old.end())
-
-    def _check_purity(self, cell: Cell) -> None:
-        wanted = self._substrate.pristine(self._spec, self._origin)
-        upper = self._substrate.shared_upper(self._spec, cell)
-        found = purity.inspect(cell.pid, own_network=wanted.own_network, upper=upper)
-        wrong = purity.differences(found, wanted.condition)
-        if wrong:
-            raise SubstrateFailed(f"the sandbox was not clean after its reset: {'; '.join(wrong)}")
 
     async def _destroy_after(self, error: BaseException) -> None:
         try:
@@ -208,81 +204,101 @@ class CellSandbox(GuestSandbox):
         """A chain of the files as they are now, to be released by the caller."""
         self._check()
         start_ns = time.monotonic_ns()
-        shown = await self._substrate.frozen.show(self._cell.birth, self._substrate.next_number())
-        chain = await (self._move(shown) if self._is_idle() else self._copy(shown))
+        below = await self._below()
+        try:
+            chain = await self._freeze(below)
+        finally:
+            for layer in below:
+                self._substrate.frozen.release(layer)
         self._report(Phase.SNAPSHOT, start_ns)
         return chain
 
+    async def _below(self) -> list[FrozenLayer]:
+        """The live layers that the cell stands on, in one if there are many of them by now. They do not change."""
+        frozen, layers = self._substrate.frozen, self._cell.chain.frozen
+        if len(layers) < MAX_LIVE_LAYERS:
+            return [frozen.find(layer.name) for layer in layers]
+        return [await frozen.copy(layers, self._substrate.next_number())]
+
+    async def _freeze(self, below: list[FrozenLayer]) -> Chain:
+        substrate = self._substrate
+        shared_disk = substrate.shared_upper(self._spec, self._cell) is not None
+        written = await substrate.frozen.show(self._cell.birth, substrate.next_number(), shared_disk=shared_disk)
+        try:
+            self._check()
+            if self._is_idle():
+                return await self._move(below, written)
+            shown, written = written, await self._copied(written)
+            substrate.frozen.release(shown)
+            return await substrate.chains.over(self._cell.chain, [*below, written])
+        finally:
+            substrate.frozen.release(written)
+
     def _is_idle(self) -> bool:
-        """Whether nobody would notice if the cell were replaced by one with the same files."""
-        if not self._runner.channel.idle or children(self.pid):
+        """Whether nobody would notice if the cell were replaced by one with the same files.
+
+        On the host's network a cell can give an open file to another one, which could write on.
+        """
+        if self._spec.network is not Network.NONE or not self._runner.channel.idle or children(self.pid):
             return False
         try:
-            return not os.listdir(f"/proc/{self.pid}/root/dev/shm")  # noqa: PTH208 - names alone
+            with os.scandir(f"/proc/{self.pid}/root/dev/shm") as shared:
+                return next(shared, None) is None
         except OSError:
             return False
 
-    async def _move(self, shown: FrozenLayer) -> Chain:
+    async def _copied(self, shown: FrozenLayer) -> FrozenLayer:
+        """Something runs in the cell: while it stands still, what it wrote is copied."""
+        substrate, channel = self._substrate, self._runner.channel
+        channel.standing_still = True
+        try:
+            async with standstill(self.pid, substrate.freezer(self._cell)):
+                copied = await substrate.frozen.copy([shown], substrate.next_number())
+        finally:
+            channel.standing_still = False
+        if not self.alive:  # what was copied may be what its destruction had left
+            substrate.frozen.release(copied)
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        return copied
+
+    async def _move(self, below: list[FrozenLayer], written: FrozenLayer) -> Chain:
         """Give up the cell: what it wrote becomes a layer as it is, and the sandbox goes on in a new cell over it.
 
         New actions go to the new cell's stream at once, and wait there until it is up.
         """
-        leaving, old = self._runner.channel, self._cell
+        leaving = self._runner.channel
         channel, theirs = self._substrate.stream()
         self._runner.move_to(channel, None)
-        leaving.close()
-        old.kill(heir=shown)
         try:
-            await self._go_on(old, shown, channel, theirs)
+            await self._go_on([*below, written], channel, theirs)
         except BaseException as error:
             theirs.close()
             channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
             self._ended = True
             await self._destroy_after(error)
             raise
+        finally:
+            leaving.close()
         return await self._substrate.chains.resolve(self._cell.chain.image)
 
-    async def _go_on(self, old: Cell, shown: FrozenLayer, channel: Channel, theirs: socket.socket) -> None:
+    async def _go_on(self, layers: list[FrozenLayer], channel: Channel, theirs: socket.socket) -> None:
+        substrate, old = self._substrate, self._cell
+        old.kill()
+        await old.die()
+        substrate.frozen.settle(layers[-1])
+        chain = await substrate.chains.over(old.chain, layers)
         try:
-            await old.die()
+            cell = await substrate.spawn(self._spec, chain, channel, theirs)
         except BaseException:
-            self._substrate.frozen.release(shown)
+            substrate.chains.release(chain)
             raise
-        chain = await self._over(old.chain, shown)
-        try:
-            self._cell = await self._substrate.spawn(self._spec, chain, channel, theirs)
-        except BaseException:
-            self._substrate.chains.release(chain)
-            raise
+        if self._ended:  # destroyed meanwhile, without this cell
+            await asyncio.shield(cell.end())
+            substrate.chains.release(chain)
+            raise SandboxGone(f"sandbox {self.id} is gone")
         self._leave(old)
-        self._runner.move_to(channel, self._cell)
-
-    async def _copy(self, shown: FrozenLayer) -> Chain:
-        """Something runs in the cell: while it stands still, what it wrote is copied."""
-        substrate = self._substrate
-        try:
-            async with standstill(self.pid, substrate.freezer(self._cell)):
-                copied = await substrate.frozen.copy([shown], substrate.next_number())
-        finally:
-            substrate.frozen.release(shown)
-        return await self._over(self._cell.chain, copied)
-
-    async def _over(self, chain: Chain, written: FrozenLayer) -> Chain:
-        """What was written over `chain`, put over it; takes over the reference to `written`."""
-        substrate = self._substrate
-        substrate.frozen.settle(written)
-        layers = [*(substrate.frozen.find(layer.name) for layer in chain.frozen), written]
-        try:
-            if len(layers) > MAX_LIVE_LAYERS:
-                merged = await substrate.frozen.copy(layers, substrate.next_number())
-                substrate.frozen.settle(merged)
-                for layer in layers:
-                    substrate.frozen.release(layer)
-                layers = [merged]
-            return await substrate.chains.over(chain, layers)
-        finally:
-            for layer in layers:
-                substrate.frozen.release(layer)
+        self._cell = cell
+        self._runner.move_to(channel, cell)
 
     def _check(self) -> None:
         if not self.alive:
@@ -295,8 +311,8 @@ class CellSandbox(GuestSandbox):
     async def _end(self) -> None:
         self._ended = True
         await self._cell.end()
-        if self._burial is not None:
-            await self._burial
+        if self._buried is not None:
+            await self._buried.end()
         self._substrate.forget(self)
         self._leave(self._cell)
         self._substrate.chains.release(self._origin)

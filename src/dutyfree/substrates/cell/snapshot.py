@@ -25,7 +25,11 @@ class CellSnapshot(Snapshot):
         self._image = chain.image
         self._discarded = False
         self._turn = asyncio.Lock()
-        self.id = chain.image.layers[-1].removeprefix("live:")
+        self._id = chain.image.layers[-1].removeprefix("live:")
+
+    @property
+    def id(self) -> str:
+        return self._id
 
     @property
     def image(self) -> Image:
@@ -36,7 +40,7 @@ class CellSnapshot(Snapshot):
             if self._discarded and not self._image.is_stored:
                 raise InvalidRequest(f"snapshot {self.id} was discarded")
             for layer in self._chain.frozen:
-                if layer.stored is None:
+                if layer.stored is None or not self._substrate.store.has(layer.stored):
                     adopted = await in_thread(self._substrate.store.adopt, layer.tree, "built", link=True)
                     layer.stored = adopted.digest
             names = (*self._chain.stored, *(layer.stored or layer.name for layer in self._chain.frozen))

@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ FAREWELL_S = 10.0
 OPENING_S = 20.0
 AGAIN_S = 0.01
 ANSWER_S = 10.0
+
+Rights = list[tuple[int, int, "array.array[int]"]]
 
 _PREPARE, _SPAWN, _KILL, _FREEZE, _DROP = 1, 2, 3, 4, 5
 _PREPARED, _SPAWNED, _FAILED, _EXITED, _FROZEN, _DIED = 65, 66, 67, 68, 69, 70
@@ -92,23 +95,22 @@ class Spawner:
         except TimeoutError:
             raise SubstrateUnavailable("the cell spawner does not answer") from None
 
-    def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
-        """Ask for a cell that gets `stream` as its end of the wire. Raises SubstrateFailed if the spawner is dead."""
+    async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
+        """Ask for a cell that gets `stream` as its end of the wire.
+
+        Raises SubstrateFailed if the spawner is dead, and CapacityError if it does not read what it is sent.
+        """
         loop = asyncio.get_running_loop()
         birth = Birth(number, loop.create_future(), loop.create_future(), loop.create_future())
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno()]))]
-        self._send(bytes([_SPAWN]) + plan, rights)
+        await self._send_patiently(bytes([_SPAWN]) + plan, rights)
         self._births[number] = birth
         return birth
 
-    def kill(self, birth: Birth, heir: int | None = None) -> None:
-        """End a cell; `birth.gone` tells when all of it is gone.
-
-        What it wrote on disk is removed, unless the frozen space `heir` takes it over.
-        """
+    def kill(self, birth: Birth) -> None:
+        """End a cell; `birth.gone` tells when all of it is gone."""
         if not birth.gone.done():
-            inherits = [] if heir is None else [op(Verb.FROZEN, heir)]
-            self._send_surely(bytes([_KILL]) + encode([op(Verb.CELL, birth.number), *inherits]))
+            self._send_surely(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
 
     async def freeze(self, birth: Birth, number: int) -> None:
         """Show a cell's writable space at `/frozen/number`, also after the cell's end.
@@ -117,10 +119,13 @@ class Spawner:
         """
         frozen = self._freezing[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(bytes([_FREEZE]) + encode([op(Verb.CELL, birth.number), op(Verb.FROZEN, number)]))
+            await self._send_patiently(
+                bytes([_FREEZE]) + encode([op(Verb.CELL, birth.number), op(Verb.FROZEN, number)])
+            )
             async with asyncio.timeout(ANSWER_S):
                 await frozen
         except TimeoutError:
+            self.drop(number)
             raise SubstrateFailed("the cell spawner does not answer") from None
         except asyncio.CancelledError:
             self.drop(number)
@@ -132,6 +137,16 @@ class Spawner:
         """Let go of a frozen space."""
         self._send_surely(bytes([_DROP]) + encode([op(Verb.FROZEN, number)]))
 
+    async def _send_patiently(self, message: bytes, rights: Rights | None = None) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                return self._send(message, rights)
+            except CapacityError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
     def _send_surely(self, message: bytes) -> None:
         try:
             self._send(message)
@@ -140,7 +155,7 @@ class Spawner:
         except SubstrateFailed:
             return  # a dead spawner has taken everything along
 
-    def _send(self, message: bytes, rights: list[tuple[int, int, array.array[int]]] | None = None) -> None:
+    def _send(self, message: bytes, rights: Rights | None = None) -> None:
         if self._dead or self._control is None:
             raise SubstrateFailed("the cell spawner is not running")
         try:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dutyfree.errors import SubstrateFailed
+from dutyfree.errors import CapacityError, SubstrateFailed
 
 WITHIN_S = 5.0
 POLL_S = 0.001
@@ -39,30 +39,45 @@ async def standstill(guest_pid: int, cgroup: str | None) -> AsyncIterator[None]:
     """No process of the cell runs inside the block. `cgroup`: its group, on version 2, where the kernel can do it.
 
     Elsewhere they are stopped by a signal, which programs that watch for SIGCONT can notice afterwards.
-    Raises SubstrateFailed if they do not stop.
+    Raises CapacityError if they do not stop, SubstrateFailed.
     """
-    if cgroup is not None:
-        await _freeze(cgroup)
+    if cgroup is not None and _can_freeze(cgroup):
         try:
+            await _freeze(cgroup)
             yield
         finally:
-            _write(cgroup, "0")
+            with contextlib.suppress(OSError):  # it is gone with the sandbox, which was destroyed meanwhile
+                _write(cgroup, "0")
         return
-    stopped = await _stop(guest_pid)
+    stopped: list[int] = []
     try:
+        await _stop(guest_pid, stopped)
         yield
     finally:
-        _resume(stopped)
+        for pid in reversed(stopped):  # children first: a shell must not see its job stopped
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _can_freeze(cgroup: str) -> bool:
+    return Path(cgroup, "cgroup.freeze").exists()
 
 
 async def _freeze(cgroup: str) -> None:
-    _write(cgroup, "1")
     deadline = time.monotonic() + WITHIN_S
-    while not _is_frozen(cgroup):
-        if time.monotonic() > deadline:
-            _write(cgroup, "0")
-            raise SubstrateFailed(f"the sandbox's processes did not stop within {WITHIN_S:g} s")
-        await asyncio.sleep(POLL_S)
+    try:
+        _write(cgroup, "1")
+        while not _is_frozen(cgroup):
+            await _pause(deadline)
+    except OSError as error:
+        raise SubstrateFailed(f"the sandbox died while it was made to stand still: {error.strerror}") from None
+
+
+async def _pause(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        hint = "one of them waits for something in the kernel; try again when it does not"
+        raise CapacityError(f"the sandbox's processes did not stand still within {WITHIN_S:g} s", hint=hint)
+    await asyncio.sleep(POLL_S)
 
 
 def _is_frozen(cgroup: str) -> bool:
@@ -73,36 +88,27 @@ def _write(cgroup: str, value: str) -> None:
     Path(cgroup, "cgroup.freeze").write_text(value)
 
 
-async def _stop(guest_pid: int) -> list[int]:
-    """Stop the guest and all its descendants; returns those that ran before, in the order in which they were stopped.
+async def _stop(guest_pid: int, stopped: list[int]) -> None:
+    """Stop the guest and all its descendants; `stopped` gets those that ran before, in the order of their stopping.
 
     A parent stands still before its children are stopped: it can start no more of them, and one that waits for a child
-    of vfork can stand still only once that child has gone on.
+    of vfork can stand still only once that child has gone on. Orphans come to the guest from anywhere, so it is done
+    again until nobody moved.
     """
-    stopped: list[int] = []
     deadline = time.monotonic() + WITHIN_S
-    family = [guest_pid]
-    try:
+    moved = True
+    while moved:
+        moved = False
+        family = [guest_pid]
         for pid in family:
             if not _is_still(pid):
+                moved = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
                     stopped.append(pid)
             while not _is_still(pid):
-                if time.monotonic() > deadline:
-                    raise SubstrateFailed(f"the sandbox's processes did not stop within {WITHIN_S:g} s")
-                await asyncio.sleep(POLL_S)
+                await _pause(deadline)
             family += children(pid)
-    except BaseException:
-        _resume(stopped)
-        raise
-    return stopped
-
-
-def _resume(stopped: list[int]) -> None:
-    for pid in reversed(stopped):  # children first: a shell must not see its job stopped
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def _is_still(pid: int) -> bool:

@@ -7,7 +7,6 @@ import itertools
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -26,14 +25,6 @@ from dutyfree.substrates.cell.spawner import Spawner
 from dutyfree.wire.channel import Channel
 
 COMMON_PLANS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Pristine:
-    """What cells of one kind are like before anything has happened in them."""
-
-    condition: purity.Condition
-    own_network: bool
 
 
 class CellSubstrate(Substrate):
@@ -57,7 +48,7 @@ class CellSubstrate(Substrate):
         self._setting: plan.Setting | None = None
         self._disks: DiskTemplates | None = None
         self._plans: dict[tuple[object, ...], bytes] = {}
-        self._pristine: dict[tuple[object, ...], Pristine] = {}
+        self._conditions: dict[tuple[object, ...], purity.Condition] = {}
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -81,11 +72,12 @@ class CellSubstrate(Substrate):
             await asyncio.to_thread(self.store.open)
             masks = (*self._masks, str(owner.disk_base()), str(self.store.root))
             host = await asyncio.to_thread(hostroot.survey, masks)
-            disks = hostroot.file_systems([str(self.store.layers_directory.resolve()), str(claimed.disk_directory)])
+            hosts = hostroot.file_systems(["/", *host.separate])
             setting = plan.Setting(
                 owner=claimed.name,
                 host=host,
-                shared_disk=bool(disks & hostroot.file_systems(["/", *host.separate])),
+                layers_inside_host=bool(hosts & hostroot.file_systems([str(self.store.layers_directory.resolve())])),
+                disk_inside_host=bool(hosts & hostroot.file_systems([str(claimed.disk_directory.resolve())])),
                 cgroups=found,
                 rootless=not is_root(),
                 state_directory=str(claimed.state_directory),
@@ -112,7 +104,14 @@ class CellSubstrate(Substrate):
         except BaseException:
             self.chains.release(chain)
             raise
-        sandbox = CellSandbox(self, cell, channel, spec, self._unenforced(setting, spec), on_span)
+        try:
+            fresh = self._fresh(spec, cell)
+        except SubstrateFailed:
+            channel.close()
+            await asyncio.shield(cell.end())
+            self.chains.release(chain)
+            raise
+        sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
             on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
@@ -129,14 +128,16 @@ class CellSubstrate(Substrate):
 
         Nothing is left of one that could not be made. Raises as `create` does.
         """
-        setting, spawner = self._opened(), self._spawner
-        assert spawner is not None
-        number = self.next_number()
         try:
             with theirs:
+                setting, spawner = self._opened(), self._spawner
+                assert spawner is not None
+                number = self.next_number()
                 template = await self._template(spec)
                 individual = plan.individual_plan(setting, number, spec, template)
-                birth = spawner.spawn(number, encode(individual) + self._common_plan(setting, spec, chain), theirs)
+                birth = await spawner.spawn(
+                    number, encode(individual) + self._common_plan(setting, spec, chain), theirs
+                )
         except BaseException:
             channel.close()
             raise
@@ -146,7 +147,6 @@ class CellSubstrate(Substrate):
             cell.pid = await birth.spawned
             cell.spawned_ns = time.monotonic_ns()
             await channel.handshake()
-            self._look_at_first(spec, cell)
         except BaseException as error:
             channel.close()
             await asyncio.shield(cell.end())
@@ -156,25 +156,25 @@ class CellSubstrate(Substrate):
         return cell
 
     def _common_plan(self, setting: plan.Setting, spec: SandboxSpec, chain: Chain) -> bytes:
-        key = _kind(spec, chain)
+        key = self._kind(spec, chain)
         if key not in self._plans:
             if len(self._plans) == COMMON_PLANS:
                 self._plans.clear()
-                self._pristine.clear()
+                self._conditions.clear()
             self._plans[key] = encode(plan.common_plan(setting, spec, chain.base))
         return self._plans[key]
 
-    def _look_at_first(self, spec: SandboxSpec, cell: Cell) -> None:
-        """Remember what a cell of its kind is like, if it is the first."""
-        key = _kind(spec, cell.chain)
-        if key not in self._pristine:
-            own_network = spec.network is Network.NONE
-            condition = purity.inspect(cell.pid, own_network=own_network, upper=self.shared_upper(spec, cell))
-            self._pristine[key] = Pristine(condition, own_network)
+    def _fresh(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
+        """What a cell of its kind is like before anything has happened in it; nothing has happened in this one."""
+        key = self._kind(spec, cell.chain)
+        if key not in self._conditions:
+            self._conditions[key] = self.condition(spec, cell)
+        return self._conditions[key]
 
-    def pristine(self, spec: SandboxSpec, chain: Chain) -> Pristine:
-        """What a cell of that kind was like when it was new."""
-        return self._pristine[_kind(spec, chain)]
+    def condition(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
+        """What a cell is like now. Raises SubstrateFailed if it is dead."""
+        own_network = spec.network is Network.NONE
+        return purity.inspect(cell.pid, own_network=own_network, upper=self.shared_upper(spec, cell))
 
     def shared_upper(self, spec: SandboxSpec, cell: Cell) -> Path | None:
         """Where a cell writes, if that is on a disk that it shares with others."""
@@ -208,6 +208,11 @@ class CellSubstrate(Substrate):
             found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []
         return tuple(found)
 
+    def _kind(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
+        """What two cells have in common that are planned alike, and alike when they are new."""
+        disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
+        return (chain.base, spec.network, spec.upper, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
+
     def forget(self, sandbox: CellSandbox) -> None:
         """A sandbox has been given back completely."""
         self._alive.discard(sandbox)
@@ -231,11 +236,6 @@ class CellSubstrate(Substrate):
                 await spawner.close()
             finally:
                 claimed.release(setting.cgroups)
-
-
-def _kind(spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
-    """What two cells have in common that are planned alike."""
-    return (chain.base, spec.network, spec.upper, spec.hostname, plan.tmpfs_bytes(spec.resources))
 
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:

@@ -39,6 +39,7 @@ class FakeSubstrate(Substrate):
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         if not self._is_open:
             raise InvalidRequest("the substrate is not open")
+        self.check_image(spec)
         self._created += 1
         name = f"fake-{self._created}"
         fault = self._performer.fault(Step.CREATE)
