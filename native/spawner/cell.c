@@ -36,6 +36,7 @@ struct cell {
     uint64_t origin; /* of a frozen space: the cell that it was of */
     bool image;     /* its writable space is a file system on a disk of its own */
     int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
+    int root;       /* of a cell whose space was frozen: taking its root down takes long, and a child does it; -1 for none */
     int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
     int exit_status;
     int64_t ended_ms;
@@ -241,7 +242,7 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
         reply_number(spawner, REPLY_EXITED, number, TAG_STATUS, 0);
         return;
     }
-    *cell = (struct cell){.used = true, .status = -1, .kept = -1};
+    *cell = (struct cell){.used = true, .status = -1, .kept = -1, .root = -1};
     bool done = read_request(spawner, fields, length, &birth, cell, &step) &&
                 start(spawner, cell, &birth, fields, length, stream, &step);
     close_request(&birth);
@@ -311,6 +312,10 @@ static bool freeze(struct cell *cell, const struct cell *space, struct step *ste
     }
     close(cell->kept);
     cell->kept = clone_mount(path);
+    if (cell->root < 0) { /* held, so that the cell's death, for which a snapshot waits, is not the end of its root */
+        snprintf(path, sizeof path, "/proc/%d/root", (int)cell->pid);
+        cell->root = open(path, O_PATH | O_CLOEXEC);
+    }
     return true;
 }
 
@@ -320,7 +325,7 @@ void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen) {
     bool done = false;
     if (!space || !cell) step_failed(&step, OP_FROZEN, space ? ESRCH : EAGAIN, "the cell");
     else {
-        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .origin = number, .status = -1, .kept = -1};
+        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .origin = number, .status = -1, .kept = -1, .root = -1};
         done = freeze(cell, space, &step);
         space->used = done;
     }
@@ -386,7 +391,7 @@ static void process_ended(struct spawner *spawner, pid_t pid, int status) {
 /* Whether the last to let go of the cell's writable space will be busy for a while. */
 static bool is_heavy(const struct cell *cell) {
     struct statfs space;
-    if (cell->holdings.scratch_count || (cell->kept >= 0 && cell->image)) return true;
+    if (cell->holdings.scratch_count || cell->root >= 0 || (cell->kept >= 0 && cell->image)) return true;
     if (cell->kept < 0 || fstatfs(cell->kept, &space) < 0 || space.f_type != TMPFS_MAGIC) return false;
     return (space.f_blocks - space.f_bfree) * (uint64_t)space.f_bsize > LIGHT_BYTES;
 }
@@ -398,12 +403,14 @@ static pid_t remover(const struct cell *cell) {
     if (pipe2(gate, O_CLOEXEC) < 0) return -1;
     pid_t pid = fork();
     if (pid == 0) {
-        int kept[] = {gate[0], cell->kept};
-        close_all_but(kept, 2);
+        int kept[] = {gate[0], cell->kept, cell->root};
+        close_all_but(kept, sizeof kept / sizeof *kept);
         (void)!read(gate[0], &none, 1); /* ends when our parent has closed its side, after the space */
+        if (cell->root >= 0) close(cell->root);
         if (cell->kept >= 0) close(cell->kept);
         _exit(holdings_drop_scratch(&cell->holdings) ? 0 : 1);
     }
+    if (cell->root >= 0) close(cell->root);
     if (cell->kept >= 0) close(cell->kept);
     close(gate[0]);
     close(gate[1]);
@@ -431,13 +438,14 @@ static bool give_back(struct spawner *spawner, uint32_t slot) {
     if (!cell->removing && is_heavy(cell)) {
         cell->removing = true;
         cell->pid = remover(cell);
-        cell->kept = -1;
+        cell->kept = cell->root = -1;
         if (cell->pid > 0) return false;
         cell->pid = 0;
         (void)holdings_drop_scratch(&cell->holdings);
     }
+    if (cell->root >= 0) close(cell->root);
     if (cell->kept >= 0) close(cell->kept);
-    cell->kept = -1;
+    cell->kept = cell->root = -1;
     return true;
 }
 

@@ -80,7 +80,7 @@ static bool make_directory(const struct arguments *a) {
     bool there = mkdir(a->text[0], mode) < 0;
     if (there && errno != EEXIST) return false;
     if (owner != 0 && lchown(a->text[0], owner, owner) < 0) return false;
-    return !there || chmod(a->text[0], mode) == 0;
+    return (!there && mode <= 0777) || chmod(a->text[0], mode) == 0; /* mkdir knows no more than these */
 }
 
 /* The directory that a file is in. What leads there may be a hostile image's: the links of /proc are not followed, which

@@ -43,7 +43,7 @@ def test_every_topic_of_the_contract_has_checks() -> None:
     topics = {one.id.partition(".")[0] for one in all_checks()}
     assert topics == {
         "lifecycle", "run", "streaming", "files", "sessions", "terminals", "timeouts", "cancellation", "limits",
-        "concurrency", "attribution", "accounting", "leaks",
+        "concurrency", "attribution", "accounting", "leaks", "capabilities", "reset", "snapshot", "fork", "images",
     }  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def test_every_mask_is_opaque(host: HostRoot) -> None:
 lowers = st.builds(
     plan.Lower,
     st.sampled_from(["/layers/aa/tree", "/layers/bb/tree", "/frozen/7/upper"]),
-    st.frozensets(st.sampled_from(["/usr", "/opt/data", "/alpha"])),
+    st.frozensets(st.tuples(st.sampled_from(["/usr", "/opt/data", "/alpha"]), st.just(0o750))),
     inside_host=st.booleans(),
 )
 bases = st.one_of(
@@ -132,7 +132,7 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
             if each.startswith(("/layers", "/frozen")) and index > 0:  # a part of a layer, only where it has that part
                 path = next(lower.path for lower in base.lowers if each.startswith(lower.path))
                 inner = each.removeprefix(path)
-                assert any(lower.path == path and inner in lower.inner for lower in base.lowers)
+                assert any(lower.path == path and inner in dict(lower.inner) for lower in base.lowers)
 
 
 @given(host_roots(), st.booleans(), bases)

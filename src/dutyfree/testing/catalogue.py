@@ -7,13 +7,18 @@ from dutyfree.testing.checks import (
     accounting,
     attribution,
     cancellation,
+    capabilities,
     concurrency,
     files,
+    forks,
+    images,
     leaks,
     lifecycle,
     limits,
+    resets,
     run,
     sessions,
+    snapshots,
     streaming,
     terminals,
     timeouts,
@@ -22,6 +27,7 @@ from dutyfree.testing.checks import (
 
 _TOPICS = (
     lifecycle,
+    capabilities,
     run,
     streaming,
     files,
@@ -34,6 +40,10 @@ _TOPICS = (
     concurrency,
     attribution,
     accounting,
+    resets,
+    snapshots,
+    forks,
+    images,
     leaks,
 )
 

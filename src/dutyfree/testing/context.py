@@ -53,6 +53,12 @@ class Context:
         self._sandboxes.append(sandbox)
         return sandbox
 
+    async def forks(self, sandbox: Sandbox, count: int) -> list[Sandbox]:
+        """Forks of a sandbox."""
+        forks = await sandbox.fork(count)
+        self._sandboxes += forks
+        return forks
+
     async def another_substrate(self) -> Substrate | None:
         """A second substrate of the same kind, open, that the check may close; None if there is no way to make one."""
         if self._another is None:

@@ -14,7 +14,10 @@ class KnownGap:
     reason: str
 
 
-KNOWN_GAPS = (KnownGap("fake", "files.big-file", "a fake keeps its files in the host's memory: that is what it is"),)
+KNOWN_GAPS = (
+    KnownGap("fake", "files.big-file", "a fake keeps its files in the host's memory: that is what it is"),
+    KnownGap("cell", "snapshot.ipc", "a cell in which nothing runs is replaced by one with the same files"),
+)
 
 
 def known_gaps(substrate: str) -> dict[str, str]:

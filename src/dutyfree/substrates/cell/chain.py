@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from dutyfree.errors import Unsupported
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
-from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, is_directory, root_mode
-from dutyfree.substrates.cell.plan import Base, Lower, Setting, inner_roots
+from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, described
+from dutyfree.substrates.cell.plan import Base, Lower, Setting
 
 MAX_STORED = 32
 """How many stored layers a cell's root is made of: each costs time at every look-up of a file that is not there, and
@@ -92,9 +92,9 @@ class Chains:
     def _lower(self, layer: str) -> Lower:
         tree = self._store.tree(layer)
         if layer not in self._lowers:  # a stored layer never changes
-            inner = frozenset(path for path in inner_roots(self._setting) if is_directory(tree / path[1:]))
             path = f"/layers/{layer.removeprefix('sha256:')}/tree"
-            self._lowers[layer] = Lower(path, inner, root_mode(tree), self._setting.layers_inside_host)
+            lower = Lower(path, inside_host=self._setting.layers_inside_host)
+            self._lowers[layer] = described(lower, tree, self._setting)
         return self._lowers[layer]
 
     def _flattened(self, layers: tuple[str, ...], bottom: bool) -> tuple[str, ...]:

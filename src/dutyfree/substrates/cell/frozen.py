@@ -83,9 +83,8 @@ class FrozenLayers:
 
     def settle(self, layer: FrozenLayer) -> None:
         """What it was the writable space of is dead: look at what is in it."""
-        inner = frozenset(path for path in inner_roots(self._setting) if is_directory(Path(f"{layer.tree}{path}")))
         try:
-            layer.lower = replace(layer.lower, inner=inner, mode=root_mode(layer.tree))
+            layer.lower = described(layer.lower, layer.tree, self._setting)
         except OSError as error:
             raise SubstrateFailed(f"what a sandbox wrote cannot be read: {error.strerror}") from None
 
@@ -131,14 +130,17 @@ class FrozenLayers:
             raise CapacityError(f"{MAX_FROZEN} snapshots are kept already", hint="discard or save some")
 
 
-def root_mode(tree: Path) -> int:
-    """The permissions of a layer's root."""
-    return stat.S_IMODE(tree.lstat().st_mode)
+def described(lower: Lower, tree: Path, setting: Setting) -> Lower:
+    """The layer with what its tree has of the directories that are overlaid by themselves. Raises OSError."""
+    inner = {path: _directory_mode(tree / path[1:]) for path in inner_roots(setting)}
+    found = frozenset((path, mode) for path, mode in inner.items() if mode is not None)
+    return replace(lower, inner=found, mode=stat.S_IMODE(tree.lstat().st_mode))
 
 
-def is_directory(path: Path) -> bool:
-    """Whether there is a directory, and not a link to one."""
+def _directory_mode(path: Path) -> int | None:
+    """None where there is no directory; a link to one is none."""
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        mode = path.lstat().st_mode
     except OSError:
-        return False
+        return None
+    return stat.S_IMODE(mode) if stat.S_ISDIR(mode) else None

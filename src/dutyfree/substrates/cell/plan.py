@@ -78,8 +78,8 @@ class Lower:
     """A layer under a cell: a directory of the spawner's root."""
 
     path: str
-    inner: frozenset[str] = frozenset()
-    """Those of `inner_roots` that are directories in it."""
+    inner: frozenset[tuple[str, int]] = frozenset()
+    """Those of `inner_roots` that are directories in it, with their modes."""
     mode: int = 0o755
     """Of its root, which is that of the cell's root if it is the topmost."""
     inside_host: bool = False
@@ -95,7 +95,12 @@ class Base:
 
     def directories(self, inner: str = "") -> list[str]:
         """The layers that have a directory `inner`."""
-        return [lower.path + inner for lower in self.lowers if not inner or inner in lower.inner]
+        return [lower.path + inner for lower in self.lowers if not inner or inner in dict(lower.inner)]
+
+    def mode(self, inner: str, otherwise: int) -> int:
+        """That of a directory in the topmost layer that has it, and `otherwise` if none has."""
+        modes = [mode for lower in self.lowers for path, mode in lower.inner if path == inner]
+        return modes[0] if modes else otherwise
 
 
 def inner_roots(setting: Setting) -> tuple[str, ...]:
@@ -298,6 +303,7 @@ def _overlay_root(setting: Setting, base: Base) -> Plan:
     ready = any(lower.inside_host for lower in base.lowers)
     uppers = [f"/up/upper{path}" for path in setting.host.separate]
     plan = [mkdir(parent, 0o755, setting.root_id) for upper in uppers for parent in _down_to(upper)]
+    plan += [mkdir(f"/up/upper{path}", base.mode(path, 0o755), setting.root_id) for path in setting.host.separate]
     for index, path in enumerate(("", *setting.host.separate)):
         work = f"/up/work-{index}" if path else "/up/work"
         host = [f"/bases/{index}"] if ready else _host_lowers(setting, path)
@@ -315,7 +321,7 @@ def _down_to(upper: str) -> list[str]:
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
     # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
     # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere.
-    extra = "userxattr" if setting.rootless else "redirect_dir=nofollow,volatile"
+    extra = "userxattr" if setting.rootless else "index=off,redirect_dir=nofollow,volatile"
     options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=off,{extra}"
     return mount("overlay", target, "overlay", MountFlag.NO_DEV, options)
 
@@ -326,10 +332,11 @@ def _rootless_root(setting: Setting, base: Base) -> Plan:
     skeleton = ["/skeleton"] if base.lowers else []
     plan = [mkdir("/up/work"), mkdir("/up/works")]
     # All of their writable layers are inside the root's own, and have to be there before it is mounted.
-    plan += [mkdir(f"/up/upper/{entry.name}", entry.mode) for entry in _overlaid(host)]
+    for entry in _overlaid(host):
+        plan.append(mkdir(f"/up/upper/{entry.name}", base.mode(f"/{entry.name}", entry.mode)))
     for path, mode in _mounted_masks(host):
         plan += [mkdir(parent) for parent in _down_to(f"/up/upper{path}")[1:-1]]
-        plan.append(mkdir(f"/up/upper{path}", mode))
+        plan.append(mkdir(f"/up/upper{path}", base.mode(path, mode)))
     plan.append(_overlay(setting, "/new", [*skeleton, *base.directories(), "/mask"], "/up/upper", "/up/work"))
     for entry in _overlaid(host):
         path = f"/{entry.name}"

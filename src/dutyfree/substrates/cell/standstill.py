@@ -92,17 +92,17 @@ async def _stop(guest_pid: int, stopped: list[int]) -> None:
     """Stop the guest and all its descendants; `stopped` gets those that ran before, in the order of their stopping.
 
     A parent stands still before its children are stopped: it can start no more of them, and one that waits for a child
-    of vfork can stand still only once that child has gone on. Orphans come to the guest from anywhere, so it is done
-    again until nobody moved.
+    of vfork can stand still only once that child has gone on. Orphans come to the guest at any moment, so it is done
+    until two rounds have found the same processes, and all of them still.
     """
     deadline = time.monotonic() + WITHIN_S
-    moved = True
-    while moved:
-        moved = False
-        family = [guest_pid]
+    before: list[int] = []
+    family = [guest_pid]
+    while family != before:
+        before, family = family, [guest_pid]
         for pid in family:
             if not _is_still(pid):
-                moved = True
+                before = []
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
                     stopped.append(pid)

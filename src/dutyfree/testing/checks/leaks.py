@@ -18,7 +18,7 @@ NEEDS = (Capability.HOST_PROCESSES,)
 
 @check("leaks.life", "twenty sandboxes made, used and destroyed leave nothing", needs=NEEDS, limit_s=60)
 async def life(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         for _ in range(20):
             box = await context.sandbox()
             expect.exited(await run(box, ["true"]))
@@ -27,7 +27,7 @@ async def life(context: Context) -> None:
 
 @check("leaks.at-once", "ten sandboxes alive at once and destroyed at once leave nothing", needs=NEEDS, limit_s=60)
 async def at_once(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         boxes = await asyncio.gather(*(context.sandbox() for _ in range(10)))
         await asyncio.gather(*(run(box, ["true"]) for box in boxes))
         await asyncio.gather(*(box.destroy() for box in boxes))
@@ -35,7 +35,7 @@ async def at_once(context: Context) -> None:
 
 @check("leaks.daemons", "processes left behind by actions go with the sandbox", needs=(*NEEDS, Capability.KILL_TREE))
 async def daemons(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         expect.exited(await run(box, "sleep 60 & setsid sleep 60 & (setsid sleep 60 > /dev/null 2>&1 &)"))
         await box.destroy()
@@ -43,7 +43,7 @@ async def daemons(context: Context) -> None:
 
 @check("leaks.under-way", "actions under way go with the sandbox", needs=NEEDS)
 async def under_way(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         running = [context.begin(run(box, ["sleep", "60"], timeout_s=90)) for _ in range(5)]
         await asyncio.sleep(0.2)
@@ -53,7 +53,7 @@ async def under_way(context: Context) -> None:
 
 @check("leaks.streams", "streams that are left early leave no process in the sandbox and nothing after it", needs=NEEDS)
 async def streams(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         expect.exited(await run(box, ["true"]))
         inside = leaks.snapshot()
@@ -87,7 +87,7 @@ async def zombies(context: Context) -> None:
 
 @check("leaks.sessions", "open sessions go with the sandbox", needs=(*NEEDS, Capability.SESSIONS))
 async def sessions(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         for _ in range(3):
             shell = await box.session()
@@ -107,7 +107,7 @@ async def session_close(context: Context) -> None:
 
 @check("leaks.terminals", "open terminals go with the sandbox", needs=(*NEEDS, Capability.TERMINALS))
 async def terminals(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         for _ in range(3):
             await box.terminal("sleep 60")
@@ -120,7 +120,7 @@ async def terminals(context: Context) -> None:
 async def files(context: Context) -> None:
     folder = context.folder()
     (folder / "up").write_bytes(bytes(4_000_000))
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         path = await context.scratch(box)
         for moment_s in (0.0, 0.002, 0.01, 1.0):
@@ -135,13 +135,13 @@ async def files(context: Context) -> None:
 
 @check("leaks.create-cancelled", "creations cancelled at any moment leave nothing", needs=NEEDS, limit_s=60)
 async def create_cancelled(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         await cancel_creations(context)
 
 
 @check("leaks.killed", "a sandbox that was killed from outside leaves nothing once destroyed", needs=NEEDS)
 async def killed(context: Context) -> None:
-    async with _nothing_left(context):
+    async with nothing_left(context):
         box = await context.sandbox()
         expect.exited(await run(box, "sleep 60 & true"))
         if not context.kill(box):
@@ -178,7 +178,7 @@ async def close(context: Context) -> None:
 
 
 @asynccontextmanager
-async def _nothing_left(context: Context) -> AsyncIterator[None]:
+async def nothing_left(context: Context) -> AsyncIterator[None]:
     """After the block the machine is as it was, give or take what a substrate starts once for its first sandbox."""
     first = await context.sandbox()
     expect.exited(await run(first, ["true"]))

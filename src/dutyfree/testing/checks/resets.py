@@ -1,0 +1,377 @@
+"""Reset: nothing of what happened is left, and the sandbox is as good as new."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SessionEnded
+from dutyfree.model import Action, Capability, Network, Phase, Resources, SandboxSpec, Upper
+from dutyfree.testing import expect
+from dutyfree.testing.check import check
+from dutyfree.testing.checks.leaks import nothing_left
+from dutyfree.testing.context import Context, run
+from dutyfree.testing.inventory import differences, inventory
+from dutyfree.testing.memory import MIB
+from dutyfree.testing.scripts import DAEMONS, NAMES, VANDALISM
+from dutyfree.trace import SpanRecorder, now_ns
+
+NEEDS = (Capability.RESET,)
+RESETS = 50
+SPARE_DESCRIPTORS = 4
+"""By how many their number may differ because of what was just coming or going."""
+
+
+@check("reset.files", "after a reset all files are as in a new sandbox of the same spec", needs=NEEDS, limit_s=60)
+async def files(context: Context) -> None:
+    for upper in Upper:
+        spec = SandboxSpec(upper=upper)
+        box = await context.sandbox(spec)
+        pristine = await inventory(await context.sandbox(spec))
+        expect.exited(await run(box, VANDALISM))
+        expect.true(differences(await inventory(box), pristine), "the sandbox cannot be changed")
+        await box.reset()
+        left = differences(await inventory(box), pristine)
+        expect.equal(left, [], f"what differs from a new sandbox ({upper.value})")
+
+
+@check("reset.usable", "after a reset it is the same sandbox, alive, and everything works in it", needs=NEEDS)
+async def usable(context: Context) -> None:
+    box = await context.sandbox()
+    name = box.id
+    await box.reset()
+    expect.equal((box.id, box.alive), (name, True), "id and life")
+    expect.equal((await run(box, ["cat"], stdin=b"in")).stdout, b"in", "what an action says")
+    async with box.stream(Action("echo streamed")) as stream:
+        expect.equal([chunk.data async for chunk in stream], [b"streamed\n"], "what a stream says")
+    if Capability.FILES in context.capabilities:
+        await box.files.write("/tmp/after", b"after")
+        expect.equal(await box.files.read("/tmp/after"), b"after", "the file")
+    if Capability.SESSIONS in context.capabilities:
+        async with await box.session() as shell:
+            expect.equal((await shell.run("A=x; echo $A")).text, "x\n", "what a session says")
+
+
+@check("reset.processes", "after a reset no process of before runs, however it was started", needs=NEEDS)
+async def processes(context: Context) -> None:
+    box, mark = await context.sandbox(), f"6{time.monotonic_ns() % 10**9}"
+    at_first = await _commands(box)
+    expect.exited(await run(box, DAEMONS.format(mark=mark)))
+    expect.true(mark in await _commands(box), "nothing was left running before the reset")
+    await box.reset()
+    expect.equal(await _commands(box), at_first, "what runs after the reset")
+    if Capability.HOST_PROCESSES in context.capabilities:
+
+        async def is_gone() -> bool:
+            return not _on_host(mark)
+
+        await expect.soon(is_gone, "processes of before still run on the host", within_s=2)
+
+
+@check("reset.under-way", "actions and streams under way learn of the reset as SandboxReset", needs=NEEDS)
+async def under_way(context: Context) -> None:
+    box = await context.sandbox()
+    action = context.begin(run(box, ["sleep", "15"]))
+
+    async def read() -> None:
+        async with box.stream(Action("echo ready; sleep 15")) as stream:
+            async for _ in stream:
+                started.set()
+            await stream.wait()
+
+    started = asyncio.Event()
+    reader = context.begin(read())
+    await started.wait()
+    await box.reset()
+    for name, task in (("run", action), ("stream", reader)):
+        with expect.raises(SandboxReset, what=f"a {name} under way"):
+            await asyncio.wait_for(task, 5)
+    expect.true(box.alive, "the sandbox is not alive")
+    expect.exited(await run(box, ["true"]))
+
+
+@check(
+    "reset.files-under-way",
+    "a transfer under way learns of the reset as SandboxReset, or had ended",
+    needs=(*NEEDS, Capability.FILES),
+)
+async def files_under_way(context: Context) -> None:
+    box, folder = await context.sandbox(), context.folder()
+    (folder / "big").write_bytes(bytes(64 * MIB))
+    upload = context.begin(box.files.upload(folder / "big", "/tmp/big"))
+    await asyncio.sleep(0.01)
+    await box.reset()
+    with suppress(SandboxReset):
+        await asyncio.wait_for(upload, 5)
+    expect.true(not (await run(box, ["test", "-e", "/tmp/big"])).ok, "the file is there after the reset")
+
+
+@check(
+    "reset.meanwhile",
+    "actions begun at any moment of a reset run in a clean sandbox or raise SandboxReset",
+    needs=NEEDS,
+)
+async def meanwhile(context: Context) -> None:
+    box = await context.sandbox()
+    for _ in range(5):
+        expect.exited(await run(box, "echo dirt > /tmp/dirt"))
+        reset = context.begin(box.reset())
+        while not reset.done():
+            with suppress(SandboxReset):
+                await run(box, ["true"])
+        await reset
+        expect.true(not (await run(box, ["test", "-e", "/tmp/dirt"])).ok, "the file is there after the reset")
+
+
+@check("reset.sessions", "sessions of before have ended", needs=(*NEEDS, Capability.SESSIONS))
+async def sessions(context: Context) -> None:
+    box = await context.sandbox()
+    shell, busy = await box.session(), await box.session()
+    expect.exited(await shell.run("export A=secret; cd /tmp; sleep 600 & true"))
+    line = context.begin(busy.run("sleep 15"))
+    await asyncio.sleep(0.1)
+    await box.reset()
+    with expect.raises(SandboxReset, what="a line under way"):
+        await asyncio.wait_for(line, 5)
+    for each in (shell, busy):
+        expect.true(not each.alive, "a session of before is alive")
+        with expect.raises(SessionEnded, what="a line in a session of before"):
+            await each.run("true")
+        await each.close()
+    async with await box.session() as fresh:
+        expect.equal((await fresh.run("echo ${A-unset}; jobs")).text, "unset\n", "what a new session knows")
+
+
+@check("reset.terminals", "terminals of before are hung up", needs=(*NEEDS, Capability.TERMINALS))
+async def terminals(context: Context) -> None:
+    box = await context.sandbox()
+    terminal = await box.terminal("trap '' HUP; echo ready; sleep 600")
+    await terminal.read()
+    await box.reset()
+    with expect.raises(SandboxReset, what="waiting for a command of before"):
+        await asyncio.wait_for(terminal.wait(), 5)
+    with suppress(SandboxReset):
+        expect.equal(await terminal.read(), b"", "what a terminal of before says")
+    await terminal.close()
+
+
+@check("reset.names", "ports, sockets, shared memory and queues of before are free again", needs=NEEDS)
+async def names(context: Context) -> None:
+    for network in Network:
+        box = await context.sandbox(SandboxSpec(network=network))
+        if not (await run(box, "command -v python3")).ok:
+            raise expect.NotRun("this takes python3 in the sandbox")
+        seen = await run(box, ["python3", "-c", NAMES, "0"])
+        expect.exited(seen)
+        port = seen.text.strip()
+        expect.true(not (await run(box, ["python3", "-c", NAMES, port])).ok, "names can be taken twice")
+        await box.reset()
+        again = await run(box, ["python3", "-c", NAMES, port])
+        expect.true(again.ok, f"a name is still taken after the reset (network {network.value}): {again.stderr!r}")
+        await box.destroy()
+
+
+@check("reset.environment", "environment, cwd, hostname and bounds are as they were made", needs=NEEDS)
+async def environment(context: Context) -> None:
+    box = await context.sandbox(SandboxSpec(env={"FROM_SPEC": "spec"}, hostname="made"))
+    line = "env | sort; pwd; uname -n; umask; ulimit -a; cat /proc/sys/kernel/shmmax; id"
+    before = await run(box, line)
+    expect.true(
+        b"FROM_SPEC=spec" in before.stdout and b"made" in before.stdout, "the spec is not seen before the reset"
+    )
+    await run(
+        box, "hostname other; echo 4096 > /proc/sys/kernel/shmmax; cd / && mv $OLDPWD /moved-away", env={"B": "x"}
+    )
+    await box.reset()
+    after = await run(box, line)
+    expect.equal(after.stdout, before.stdout, "what is seen after the reset")
+
+
+@check(
+    "reset.disk", "a full disk is empty after a reset, and as limited as before", needs=(*NEEDS, Capability.LIMIT_DISK)
+)
+async def disk(context: Context) -> None:
+    for upper in Upper:
+        box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), upper=upper))
+        if any(item.what is Capability.LIMIT_DISK for item in box.unenforced):
+            continue  # the sandbox says so itself
+        for number in range(2):
+            expect.exited(await run(box, f"head -c 4000000 /dev/zero > /tmp/fits-{number}"))
+            full = await run(box, f"head -c {32 * MIB} /dev/zero > /tmp/big-{number}")
+            expect.true(full.disk_full, "disk_full is not set")
+            await box.reset()
+
+
+@check("reset.pids", "the process limit holds after a reset", needs=(*NEEDS, Capability.LIMIT_PIDS))
+async def pids(context: Context) -> None:
+    box = await context.sandbox(SandboxSpec(Resources(pids=32)))
+    line = "i=0; while [ $i -lt 64 ]; do sleep 60 & i=$((i+1)); done; exit 1"
+    for _ in range(2):
+        expect.true((await run(box, line)).pids_limited, "pids_limited is not set")
+        await box.reset()
+        expect.exited(await run(box, "sleep 0 & sleep 0 & wait"))
+
+
+@check("reset.memory", "the memory limit holds after a reset", needs=(*NEEDS, Capability.LIMIT_MEMORY))
+async def memory(context: Context) -> None:
+    box = await context.sandbox(SandboxSpec(Resources(memory_bytes=64 * MIB)))
+    for _ in range(2):
+        seen = await run(box, "dd if=/dev/zero of=/dev/null bs=256M count=1")
+        expect.true(not seen.ok and seen.oom_killed, f"oom_killed is not set: {seen.exit_code}, {seen.stderr!r}")
+        await box.reset()
+        after = await run(box, "dd if=/dev/zero of=/dev/null bs=8M count=1")
+        expect.equal((after.exit_code, after.oom_killed), (0, False), "what fits, after the reset")
+
+
+@check("reset.at-once", "resets asked for at the same time are done one after the other", needs=NEEDS)
+async def at_once(context: Context) -> None:
+    box = await context.sandbox()
+    expect.exited(await run(box, "echo dirt > /tmp/dirt; sleep 600 & true"))
+    await asyncio.gather(*(box.reset() for _ in range(4)))
+    expect.true(box.alive, "the sandbox is not alive")
+    expect.equal((await run(box, "ls /tmp")).stdout, b"", "what is in /tmp")
+
+
+@check("reset.others", "a reset leaves other sandboxes alone", needs=NEEDS)
+async def others(context: Context) -> None:
+    box, other = await context.sandbox(), await context.sandbox()
+    expect.exited(await run(other, "echo kept > /tmp/kept"))
+    action = context.begin(run(other, "sleep 0.3; cat /tmp/kept"))
+    await box.reset()
+    expect.equal((await action).stdout, b"kept\n", "what the other sandbox's action saw")
+
+
+@check("reset.span", "a reset is told to the listener as one span of its own phase", needs=NEEDS)
+async def span(context: Context) -> None:
+    recorder = SpanRecorder()
+    box = await context.sandbox(on_span=recorder)
+    start_ns = now_ns()
+    await box.reset()
+    end_ns = now_ns()
+    told = [span for span in recorder.spans if span.phase is Phase.RESET]
+    expect.equal(len(told), 1, "the number of spans")
+    expect.equal(told[0].sandbox, box.id, "the sandbox of the span")
+    expect.true(start_ns <= told[0].start_ns <= told[0].end_ns <= end_ns, "the span leaves the call's own interval")
+
+
+@check("reset.gone", "a sandbox that is gone, destroyed or dead, cannot be reset", needs=NEEDS)
+async def gone(context: Context) -> None:
+    box = await context.sandbox()
+    await box.destroy()
+    with expect.raises(SandboxGone, what="reset after destroy"):
+        await box.reset()
+    dead = await context.sandbox()
+    if context.kill(dead):
+        with expect.raises(SandboxGone, InfraFailed, what="reset of a sandbox that was killed"):
+            await asyncio.sleep(0.2)
+            await dead.reset()
+        expect.true(not dead.alive, "a sandbox that was killed is alive again")
+
+
+@check("reset.cancelled", "a sandbox whose reset was cancelled is clean or gone, never dirty", needs=NEEDS, limit_s=60)
+async def cancelled(context: Context) -> None:
+    async for box, reset in _at_moments(context):
+        reset.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait_for(reset, 10)
+        if not box.alive:
+            with expect.raises(SandboxGone, what="run after a cancelled reset"):
+                await run(box, ["true"])
+        else:
+            expect.equal((await run(box, "ls /tmp")).stdout, b"", "what is in /tmp after a cancelled reset")
+
+
+@check(
+    "reset.cancelled-waiting",
+    "a reset that was cancelled while it waited for a snapshot leaves no dirty sandbox either",
+    needs=(*NEEDS, Capability.SNAPSHOT),
+)
+async def cancelled_waiting(context: Context) -> None:
+    async with _dirty(context) as box:
+        expect.exited(await run(box, "head -c 60000000 /dev/zero > /tmp/large"))
+        taking = context.begin(box.snapshot())
+        await asyncio.sleep(0.002)
+        reset = context.begin(box.reset())
+        await asyncio.sleep(0)
+        reset.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait_for(reset, 10)
+        with suppress(SandboxGone, InfraFailed):
+            await (await taking).discard()
+        if box.alive:
+            expect.equal((await run(box, "ls /tmp")).stdout, b"", "what is in /tmp after a cancelled reset")
+
+
+@check("reset.destroyed", "destroying a sandbox at any moment of its reset destroys it", needs=NEEDS, limit_s=60)
+async def destroyed(context: Context) -> None:
+    async for box, reset in _at_moments(context):
+        await box.destroy()
+        expect.true(not box.alive, "the sandbox is alive after destroy")
+        with suppress(SandboxGone, InfraFailed):
+            await asyncio.wait_for(reset, 10)
+        expect.true(not box.alive, "the sandbox is alive after destroy, once its reset has ended")
+
+
+@check(
+    "reset.leaks",
+    f"{RESETS} resets, and ones that were cancelled, leave nothing",
+    needs=(*NEEDS, Capability.HOST_PROCESSES),
+    limit_s=90,
+)
+async def nothing_leaks(context: Context) -> None:
+    async with nothing_left(context):
+        box = await context.sandbox()
+        counts = []
+        for _ in range(RESETS):
+            expect.exited(await run(box, "(sleep 600 &); echo x > /tmp/x"))
+            await box.reset()
+            counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names alone
+        expect.true(counts[-1] <= counts[4] + SPARE_DESCRIPTORS, f"{RESETS - 5} resets took descriptors: {counts[4:]}")
+        await box.destroy()
+        await cancelled.attempt(context)
+        await destroyed.attempt(context)
+
+
+@asynccontextmanager
+async def _dirty(context: Context) -> AsyncIterator[Sandbox]:
+    box = await context.sandbox()
+    expect.exited(await run(box, "echo dirt > /tmp/dirt; (sleep 600 &)"))
+    try:
+        yield box
+    finally:
+        await box.destroy()
+
+
+async def _at_moments(context: Context) -> AsyncIterator[tuple[Sandbox, asyncio.Task[None]]]:
+    """Dirty sandboxes, each at another moment of its reset, and a little beyond."""
+    async with _dirty(context) as box:
+        start_s = time.monotonic()
+        await box.reset()
+        reset_s = time.monotonic() - start_s
+    for moment in range(8):
+        async with _dirty(context) as box:
+            reset = context.begin(box.reset())
+            await asyncio.sleep(reset_s * moment / 6)
+            yield box, reset
+
+
+async def _commands(box: Sandbox) -> str:
+    """The command lines of all that runs in the sandbox, but for the question itself."""
+    seen = await run(
+        box, "for each in /proc/[0-9]*; do [ $each = /proc/$$ ] || tr '\\0' ' ' < $each/cmdline; echo; done"
+    )
+    return "\n".join(sorted(line for line in seen.text.splitlines() if line and not line.startswith("tr ")))
+
+
+def _on_host(mark: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                found.append(str(path))
+    return found
