@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 import dutyfree
-from dutyfree.images import recipe_file
 
 SPACE = dutyfree.Resources(memory_bytes=4 * 1024**3, disk_bytes=1024**3)
 CHANGE = """
@@ -52,7 +51,7 @@ async def main() -> int:
     parser.add_argument("--tests", default="tests", help="which of the attrs tests each attempt runs")
     parser.add_argument("--at-once", type=int, default=4)
     chosen = parser.parse_args()
-    _, recipe = recipe_file.load(chosen.directory / "recipe.toml")
+    recipe = dutyfree.load_recipe(chosen.directory / "recipe.toml")
     async with dutyfree.local() as host, host.lease(recipe, resources=SPACE) as box:
         await box.run("head -c 200M /dev/urandom > /src/weights.bin")
         start_s = time.monotonic()

@@ -51,6 +51,7 @@ from dutyfree.model import (
 if TYPE_CHECKING:
     from dutyfree import sync
     from dutyfree.client import Box, LocalHost, Stream, local
+    from dutyfree.images.recipes.file import load_recipe
 
 __version__ = "0.1.0"
 
@@ -93,6 +94,7 @@ __all__ = [
     "Unsupported",
     "Upper",
     "__version__",
+    "load_recipe",
     "local",
     "sync",
 ]
@@ -103,4 +105,6 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("dutyfree.sync")
     if name in ("Box", "LocalHost", "Stream", "local"):
         return getattr(importlib.import_module("dutyfree.client"), name)
+    if name == "load_recipe":
+        return importlib.import_module("dutyfree.images.recipes.file").load_recipe
     raise AttributeError(f"module 'dutyfree' has no attribute {name!r}")

@@ -24,7 +24,7 @@ from dutyfree.contract import Files as AsyncFiles
 from dutyfree.contract import Session as AsyncSession
 from dutyfree.contract import Snapshot as AsyncSnapshot
 from dutyfree.contract import Terminal as AsyncTerminal
-from dutyfree.images.progress import Progress
+from dutyfree.images.recipes.progress import Progress
 from dutyfree.images.store import Store
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dutyfree.images import recipe_file
-from dutyfree.images.builder import build
+from dutyfree.images.recipes import file as recipe_file
+from dutyfree.images.recipes.builder import build
 from dutyfree.model import Action, SandboxSpec
 from dutyfree.substrates.cell import CellSubstrate
 

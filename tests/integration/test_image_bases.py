@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import InfraFailed, InvalidRequest
-from dutyfree.images import bases, progress
-from dutyfree.images.builder import build
-from dutyfree.images.debian import DebianRoot
 from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_tar
-from dutyfree.images.progress import Event, Kind, Teller
+from dutyfree.images.recipes import bases, progress
+from dutyfree.images.recipes.builder import build
+from dutyfree.images.recipes.debian import DebianRoot
+from dutyfree.images.recipes.progress import Event, Kind, Teller
 from dutyfree.images.store import Store
 from dutyfree.model import Action, SandboxSpec
 from dutyfree.model.recipe import Recipe, Stage

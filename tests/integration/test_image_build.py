@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import ArchiveRefused, BuildFailed, InvalidRequest, Unsupported
-from dutyfree.images import bases, stage_work
-from dutyfree.images.builder import Built, build
-from dutyfree.images.progress import Event, Kind
+from dutyfree.images.recipes import bases
+from dutyfree.images.recipes.builder import Built, build
+from dutyfree.images.recipes.progress import Event, Kind
+from dutyfree.images.recipes.stage import LOG_TAIL_BYTES
 from dutyfree.images.store import Store
 from dutyfree.model import Action, Capability, Image, SandboxSpec
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
@@ -30,8 +31,8 @@ from dutyfree.substrates.fake import FakeSubstrate
 BUILDS = """
 import asyncio, json, sys
 from pathlib import Path
-from dutyfree.images import recipe_file
-from dutyfree.images.builder import build
+from dutyfree.images.recipes import file as recipe_file
+from dutyfree.images.recipes.builder import build
 from dutyfree.substrates.cell import CellSubstrate
 
 async def main(store, recipe):
@@ -191,7 +192,7 @@ async def test_of_a_long_log_the_end_is_kept(cells: CellSubstrate) -> None:
     with pytest.raises(BuildFailed) as caught:
         await build(Recipe(stages=(Stage("bad", run=("seq 1000000; exit 1",)),)), cells, cells.store)
     assert caught.value.log.endswith("999999\n1000000\n")
-    assert len(caught.value.log) == stage_work.LOG_TAIL_BYTES
+    assert len(caught.value.log) == LOG_TAIL_BYTES
 
 
 async def test_inputs_that_cannot_be_put_in_place(cells: CellSubstrate, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dutyfree.images import digests
+from dutyfree.images.recipes import digests
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import FileInput, GitInput, Stage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images import recipe_file
+from dutyfree.images.recipes import file as recipe_file
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, Recipe, Stage
 

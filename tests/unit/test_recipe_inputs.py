@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import DeadlineExceeded, InfraFailed, InvalidRequest, SubstrateUnavailable
-from dutyfree.images import inputs
-from dutyfree.images.commands import TAIL_BYTES, CommandFailed, run_command
-from dutyfree.images.inputs import fingerprint
+from dutyfree.images.recipes import inputs
+from dutyfree.images.recipes.commands import TAIL_BYTES, CommandFailed, run_command
+from dutyfree.images.recipes.inputs import fingerprint
 from dutyfree.model.recipe import GitInput
 
 NOBODY_ELSES = {

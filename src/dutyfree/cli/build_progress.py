@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dutyfree.cli.formatting import duration, last_lines, one_line
 from dutyfree.cli.progress_bar import Display
-from dutyfree.images.progress import Event, Kind
+from dutyfree.images.recipes.progress import Event, Kind
 
 _SAID_CHARACTERS = 160
 MAX_LOG_LINE_CHARACTERS = 64 * 1024

@@ -89,7 +89,7 @@ async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[B
 async def _built(host: LocalHost, options: argparse.Namespace) -> Image:
     from dutyfree.cli.build_progress import BuildProgress
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.images import recipe_file
+    from dutyfree.images.recipes import file as recipe_file
 
     _, recipe = recipe_file.load(options.recipe)
     async with Display(quiet=options.quiet) as display:

@@ -13,7 +13,7 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
 
 if TYPE_CHECKING:
-    from dutyfree.images.progress import Progress
+    from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
     from dutyfree.substrates.guarded import GuardedSubstrate
 
@@ -101,7 +101,7 @@ class LocalHost:
         Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
         not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
         """
-        from dutyfree.images import builder, progress  # most leases need no recipe
+        from dutyfree.images.recipes import builder, progress  # most leases need no recipe
 
         tell = on_progress or progress.ignore
         built = await builder.build(recipe, self._opened(), self.store, name=name, on_progress=tell, rebuild=rebuild)

@@ -13,7 +13,7 @@ from dutyfree.cli.image.options import add_common_options
 from dutyfree.cli.outcome import ExitCode
 
 if TYPE_CHECKING:
-    from dutyfree.images.builder import Built
+    from dutyfree.images.recipes.builder import Built
     from dutyfree.model.recipe import Recipe
 
 
@@ -42,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _build(options: argparse.Namespace) -> int:
-    from dutyfree.images import recipe_file
+    from dutyfree.images.recipes import file as recipe_file
     from dutyfree.images.store.names import check_name
 
     start_s = time.monotonic()
@@ -64,7 +64,7 @@ async def _built(recipe: Recipe, name: str, options: argparse.Namespace) -> Buil
     from dutyfree.cli.build_progress import BuildProgress
     from dutyfree.cli.progress_bar import Display
     from dutyfree.client import local
-    from dutyfree.images import builder
+    from dutyfree.images.recipes import builder
     from dutyfree.substrates import registry
     from dutyfree.substrates.guarded import GuardedSubstrate
 

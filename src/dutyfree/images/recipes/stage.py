@@ -11,9 +11,9 @@ from typing import Final
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import BuildFailed, FileFailed, InvalidRequest, Unsupported
-from dutyfree.images import inputs
 from dutyfree.images.blocking import in_thread, staged
-from dutyfree.images.progress import Kind, Teller
+from dutyfree.images.recipes import inputs
+from dutyfree.images.recipes.progress import Kind, Teller
 from dutyfree.images.store import Store
 from dutyfree.model import Action, Capability, Chunk, Image, Network, Observation, SandboxSpec, Upper
 from dutyfree.model.action import MAX_TIMEOUT_S

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images import digests, inputs
 from dutyfree.images.archive.pack import pack
 from dutyfree.images.blocking import counted, in_thread, staged
-from dutyfree.images.debian import DebianRoot
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import Layout
 from dutyfree.images.oci.resolving import manifest_digest
 from dutyfree.images.ownership import Ownership
-from dutyfree.images.progress import Kind, Teller
+from dutyfree.images.recipes import digests, inputs
+from dutyfree.images.recipes.debian import DebianRoot
+from dutyfree.images.recipes.progress import Kind, Teller
 from dutyfree.images.store import Store
 from dutyfree.model.image import Image
 

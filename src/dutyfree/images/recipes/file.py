@@ -45,6 +45,11 @@ _FETCHED: Final = ("docker://", "docker-daemon:")
 T = TypeVar("T")
 
 
+def load_recipe(path: Path | str) -> Recipe:
+    """The recipe in a TOML file. Raises InvalidRequest, which names the file, and the stage and the key if it can."""
+    return load(path)[1]
+
+
 def load(path: Path | str) -> tuple[str | None, Recipe]:
     """The recipe in a file, and the name that the file gives it.
 

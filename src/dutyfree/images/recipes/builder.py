@@ -12,10 +12,10 @@ from typing import Final
 
 from dutyfree.contract import Substrate
 from dutyfree.errors import CapacityError, InvalidRequest
-from dutyfree.images import bases, digests, inputs, progress
 from dutyfree.images.blocking import in_thread
-from dutyfree.images.progress import Kind, Progress, Teller
-from dutyfree.images.stage_work import StageWork
+from dutyfree.images.recipes import bases, digests, inputs, progress
+from dutyfree.images.recipes.progress import Kind, Progress, Teller
+from dutyfree.images.recipes.stage import StageWork
 from dutyfree.images.store import FileLock, Store
 from dutyfree.model import Image
 from dutyfree.model.limits import GIB, Resources
