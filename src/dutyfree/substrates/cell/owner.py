@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
+from dutyfree.images.store import state_directory
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
 
@@ -34,16 +35,6 @@ def state_base() -> Path:
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime, "dutyfree")
     return Path(tempfile.gettempdir(), f"dutyfree-{os.geteuid()}")
-
-
-def disk_base() -> Path:
-    """Where upper directories on disk are kept; `DUTYFREE_STATE_DIR` moves it."""
-    chosen = os.environ.get("DUTYFREE_STATE_DIR")
-    if chosen:
-        return Path(chosen).absolute() / "dutyfree"
-    if os.geteuid() == 0:
-        return Path("/var/lib/dutyfree")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "dutyfree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Owner:
 def claim() -> Owner:
     """A new owner. Raises SubstrateUnavailable where no directory for it can be made."""
     name = f"{os.getpid()}-{time.monotonic_ns():x}-{_boot()}"
-    state, disk = state_base() / name, disk_base() / name
+    state, disk = state_base() / name, state_directory() / name
     try:
         for base in (state.parent, disk.parent):
             base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +75,7 @@ def claim() -> Owner:
 
 def sweep(cgroups: Cgroups) -> list[str]:
     """Remove what dead owners of this machine left behind; returns their names."""
-    bases = [base for base in (disk_base(), state_base()) if _is_ours(base)]
+    bases = [base for base in (state_directory(), state_base()) if _is_ours(base)]
     names = {path.name for base in bases for path in _directories(base)}
     names |= {
         path.name.removeprefix(f"{PARENT}-")

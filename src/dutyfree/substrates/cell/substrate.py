@@ -12,7 +12,7 @@ from pathlib import Path
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import is_root
-from dutyfree.images.store import Store
+from dutyfree.images.store import Store, state_directory
 from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.substrates.cell import cgroups, hostroot, owner, plan, purity
@@ -70,7 +70,7 @@ class CellSubstrate(Substrate):
         claimed = owner.claim()
         try:
             await asyncio.to_thread(self.store.open)
-            masks = (*self._masks, str(owner.disk_base()), str(self.store.root))
+            masks = (*self._masks, str(state_directory()), str(self.store.root))
             host = await asyncio.to_thread(hostroot.survey, masks)
             hosts = hostroot.file_systems(["/", *host.separate])
             setting = plan.Setting(
