@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         lines.writelines(f"{reason} ({count} tests)\n" for reason, count in sorted(reasons.items()))
 
 
-@pytest.fixture
-def deep_trees(tmp_path: Path) -> Iterator[None]:
-    """For tests that make deep trees: where one fails, pytest's own clean-up recurses and breaks a later run."""
-    yield
-    subprocess.run(["rm", "-rf", "--", *tmp_path.iterdir()], check=True)
+DEEP = 200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take away the deep trees that tests have made: pytest's own clean-up recurses, and would break a later run."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    base = getattr(factory, "_basetemp", None)
+    if base is None:
+        return
+    deep = ["find", base, "-mindepth", str(DEEP), "-maxdepth", str(DEEP), "-print0"]
+    found = subprocess.run(deep, capture_output=True).stdout.split(b"\0")
+    below = len(os.fsencode(base)) + 1
+    tops = {path[below:].split(b"/", 1)[0] for path in found if path}
+    subprocess.run([b"rm", b"-rf", b"--", *(os.fsencode(base) + b"/" + top for top in tops)], check=True)

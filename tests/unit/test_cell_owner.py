@@ -60,7 +60,6 @@ def test_a_base_that_is_a_link_is_refused(home: Path, tmp_path: Path) -> None:
         owner.claim()
 
 
-@pytest.mark.usefixtures("deep_trees")
 def test_a_deep_tree_does_not_stop_the_sweep(home: Path) -> None:
     died = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
     dead = died.stdout.strip()

@@ -288,7 +288,6 @@ async def test_what_an_action_left_behind_outlives_hundreds_of_others(substrate:
     await box.destroy()
 
 
-@pytest.mark.usefixtures("deep_trees")
 async def test_a_tree_deeper_than_python_can_recurse_is_removed(substrate: ProcessSubstrate) -> None:
     box = await substrate.create(SandboxSpec())
     deep = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')"
