@@ -220,6 +220,23 @@ def test_wrong_usage_is_2_and_says_why(dutyfree: Shell, words: list[str], said: 
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("kind", ["", "tar:", "oci-archive:", "docker-archive:", "dir:", "oci:"])
+def test_a_pipe_is_refused_and_not_waited_for(dutyfree: Shell, tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = dutyfree("image", "import", f"{kind}pipe", code=2)
+    assert ("'pipe' is not a " if kind != "oci:" else "is not an OCI layout") in done.stderr
+
+
+def test_errors_do_nothing_to_a_terminal(dutyfree: Shell) -> None:
+    dutyfree.write("\x1b]0;owned\x07.toml", "odd = 1\n")
+    dutyfree.write("bad.toml", '[[stage]]\nname = "\\u001b[2Jgone"\nrun = 3\n')
+    for name in ("\x1b]0;owned\x07.toml", "bad.toml"):
+        said = dutyfree("image", "build", name, code=2).stderr
+        assert ".toml" in said
+        assert said.replace("\n", "").isprintable()
+    assert formatting.plain("a\x1b[31mb\tc\nd\x9b\u202e") == "ab\tc\nd"
+
+
 # Importing, looking, exporting, removing
 
 

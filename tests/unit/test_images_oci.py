@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,8 @@ import dutyfree
 from dutyfree.errors import ArchiveRefused, InvalidRequest, SubstrateUnavailable, Unsupported
 from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.oci import documents
-from dutyfree.images.oci.exporting import export_image
+from dutyfree.images.oci.exporting import export_image, put_into_place
+from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import MAX_DEPTH, MAX_DOCUMENTS
 from dutyfree.images.ownership import Ownership
@@ -224,6 +226,18 @@ def test_layers_in_the_store_are_neither_read_nor_needed(store: Store, made: Mad
     assert store.layer(image.layers[0]) == before
 
 
+def test_layers_that_were_there_stay_until_the_image_has_a_name(store: Store, made: Made) -> None:
+    image = import_layout(store, made.finish())
+    store.tag("before", image)
+    assert import_layout(store, made.path) == image
+    with contextlib.closing(Store(store.root).open()) as other:
+        other.untag("before")
+        assert other.prune().layers == ()
+        store.tag("after", image)
+        store.untag("after")
+        assert len(other.prune().layers) == 2
+
+
 def test_a_damaged_layer_is_mended(store: Store, made: Made) -> None:
     image = import_layout(store, made.finish())
     store.tag("app", image)
@@ -252,6 +266,58 @@ def test_limits_are_for_all_layers_together(tmp_path: Path, store: Store) -> Non
     with pytest.raises(ArchiveRefused):
         import_layout(store, made.finish(), limits=limits)
     assert is_empty(store)
+
+
+def test_layers_that_are_too_big_to_fit_are_not_even_read(tmp_path: Path, store: Store) -> None:
+    made = Made(tmp_path / "layout", tar("a/"))
+    size_bytes, limits = 16 * 1024**2, replace(ArchiveLimits(), bytes=1024**2)
+    os.truncate(made.blob_path(made.layers[0]), size_bytes)  # zeros behind the end of gzip
+    made.layers[0]["size"] = size_bytes
+    told: list[int] = []
+    with pytest.raises(ArchiveRefused, match=f"layers have {size_bytes} bytes"):
+        import_layout(store, made.finish(), limits=limits, on_bytes=told.append)
+    assert told == []
+    assert is_empty(store)
+
+
+def test_a_tar_that_goes_on_behind_its_end_is_not_read_for_ever(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "root.tar.gz"
+    path.write_bytes(gzip.compress(tar("bin/"), mtime=0))
+    os.truncate(path, 16 * 1024**2)
+    told: list[int] = []
+    with pytest.raises(ArchiveRefused):
+        import_tar(store, path, limits=replace(ArchiveLimits(), bytes=1024**2), on_bytes=told.append)
+    assert sum(told) < 4 * 1024**2
+    assert is_empty(store)
+
+
+def test_nothing_but_regular_files_is_read(tmp_path: Path, store: Store) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", tmp_path, Path("/dev/null")):
+        with pytest.raises(InvalidRequest, match="not a regular file"):
+            import_tar(store, path)
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "other").symlink_to("file")
+    with open_regular(tmp_path / "other") as file:
+        assert file.read() == b"content"
+    assert is_empty(store)
+
+
+def test_what_is_not_a_regular_file_is_not_even_opened(tmp_path: Path, store: Store, made: Made) -> None:
+    _fifo_blob(made)
+    layout = made.finish()
+    # Whoever writes to a pipe waits for one who opens it to read.
+    writer = threading.Thread(target=lambda: os.close(os.open(made.blob_path(made.layers[1]), os.O_WRONLY)))
+    writer.start()
+    try:
+        with pytest.raises(ArchiveRefused, match="not a regular file"):
+            import_layout(store, layout)
+        writer.join(0.2)
+        assert writer.is_alive()
+    finally:
+        os.close(os.open(made.blob_path(made.layers[1]), os.O_RDONLY | os.O_NONBLOCK))
+        writer.join()
 
 
 # What is broken
@@ -545,6 +611,19 @@ def test_only_an_image_is_overwritten_and_only_when_asked(tmp_path: Path, store:
         with pytest.raises(InvalidRequest, match="not overwritten"):
             export_image(store, image, tmp_path / name, "app:2", overwrite=True)
     assert (tmp_path / "mine").is_dir()
+
+
+def test_an_image_that_cannot_be_replaced_is_put_back(tmp_path: Path) -> None:
+    target, aside = tmp_path / "image", tmp_path / "aside"
+    target.mkdir()
+    (target / "oci-layout").write_text("old")
+    with pytest.raises(FileNotFoundError):
+        put_into_place(tmp_path / "missing", target, aside)
+    assert (target / "oci-layout").read_text() == "old"
+    (tmp_path / "draft").mkdir()
+    put_into_place(tmp_path / "draft", target, aside)
+    assert list(target.iterdir()) == []
+    assert (aside / "oci-layout").read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["", "App", "a:b:c", "-a", "a//b", "a b", "a/", "a" * 300])

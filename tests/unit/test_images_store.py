@@ -20,7 +20,7 @@ import pytest
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.archive.pack import pack
 from dutyfree.images.ownership import is_root
-from dutyfree.images.store import LayerInfo, Store, default_store
+from dutyfree.images.store import LayerInfo, Store, default_store, staging
 from dutyfree.images.store.holds import Holds
 from dutyfree.images.store.layers import Layers
 from dutyfree.model.image import Image
@@ -170,6 +170,18 @@ def test_a_damaged_layer_in_use_is_not_pulled_away(store: Store) -> None:
     with pytest.raises(SubstrateFailed, match="in use"):
         add(another(store), "hello")
     assert (store.tree(info.digest) / "file").read_text() == "hello"
+
+
+def test_a_layer_that_was_packed_here_can_say_so_when_it_is_added(store: Store) -> None:
+    with store.staging() as directory:
+        tree = directory / "tree"
+        tree.mkdir()
+        (tree / "file").write_text("hello")
+        info = store.add(tree, pack(tree, None, store.ownership), "flattened", canonical=True)
+    assert store.layer(info.digest).canonical
+    assert store.check(deep=True) == []
+    (store.tree(info.digest) / "file").write_text("HELLO")
+    assert any("was changed" in problem for problem in store.check(deep=True))
 
 
 def test_a_changed_file_is_found_by_the_deep_check(store: Store, tmp_path: Path) -> None:
@@ -479,6 +491,19 @@ def test_a_new_layer_stays_until_something_refers_to_it_or_its_maker_goes(store:
     assert pruner.prune().layers == (dropped.digest,)
 
 
+def test_layers_that_were_there_can_be_kept_for_an_image_in_the_making(store: Store) -> None:
+    image = named(store, "one", "a", "b")
+    pruner = another(store)
+    store.keep(image.layers)
+    pruner.untag("one")
+    assert pruner.prune().layers == ()
+    store.tag("two", image)
+    store.untag("two")
+    assert pruner.prune().layers == tuple(sorted(image.layers))
+    with pytest.raises(InvalidRequest, match="not in the store"):
+        store.keep(image.layers)
+
+
 def test_holding_and_pruning_at_once_never_lose_a_held_layer(store: Store) -> None:
     stop, pruner = threading.Event(), another(store)
 
@@ -555,6 +580,39 @@ def test_prune_removes_what_nothing_reaches_and_says_how_much(store: Store) -> N
     assert store.find("kept").image == kept
     assert not (store.layers_directory / gone.layers[1].removeprefix("sha256:")).exists()
     assert list((store.root / "staging").iterdir()) == []
+
+
+def test_what_a_killed_prune_left_is_told_and_swept(store: Store) -> None:
+    image = named(store, "one", "a", "b")
+    store.untag("one")
+    code = f"""
+import os, signal
+from pathlib import Path
+from dutyfree.images.store import Store, staging
+staging.remove_tree = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+Store(Path({str(store.root)!r})).open().prune()
+"""
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert seen.returncode == -9, seen.stderr
+    assert not any(store.has(layer) for layer in image.layers)
+    assert len([problem for problem in store.check() if "has died" in problem]) == 2
+    store.open()
+    assert store.check() == []
+    assert list((store.root / "staging").iterdir()) == []
+
+
+def test_what_is_being_thrown_away_is_left_to_who_does_it(store: Store) -> None:
+    layer = named(store, "one", "a").layers[0]
+    area = store.root / "staging"
+    with staging.trash(area) as garbage:
+        place = store.tree(layer).parent.rename(staging.garbage_path(area))
+        garbage.append(place)
+        assert staging.leftovers(area) == []
+        another(store)  # sweeps, but not this
+        assert place.exists()
+        with staging.trash(area):  # nobody waits for another
+            pass
+    assert list(area.iterdir()) == []
 
 
 def test_prune_by_age_and_by_size(store: Store) -> None:
@@ -663,6 +721,46 @@ except InvalidRequest as error:
                 Store(home / "images").open()
         finally:
             remove_tree(home)
+
+    @pytest.mark.parametrize("scarce", ["nr_inodes=100", "size=2m"])
+    def test_a_full_disk_can_be_pruned(self, tmp_path: Path, scarce: str) -> None:
+        code = """
+import contextlib, os, subprocess, sys
+from pathlib import Path
+from dutyfree.errors import CapacityError
+from dutyfree.images.store import Store
+from dutyfree.model.image import Image
+disk = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", sys.argv[2], "none", disk / "small"], check=True)
+store = Store(disk / "small" / "images").open()
+(disk / "tree").mkdir()
+(disk / "tree" / "file").write_bytes(os.urandom(100_000))
+layer = store.adopt(disk / "tree", "test").digest
+store.tag("one", Image((layer,)))
+store.untag("one")
+(store.root / "staging" / "removed-by-one-who-was-killed").mkdir()
+with contextlib.suppress(OSError), (disk / "small" / "filler").open("wb", buffering=0) as filler:
+    for number in range(1000):
+        (disk / "small" / str(number)).touch()
+        filler.write(bytes(4096))
+try:
+    with store.staging():
+        (store.root / "file").write_bytes(bytes(4096))
+except CapacityError as error:
+    assert "prune" in str(error)
+else:
+    sys.exit("the disk was not full")
+(store.root / "file").unlink(missing_ok=True)
+pruned = Store(store.root).open().prune()
+assert pruned.layers == (layer,), pruned
+assert list((store.root / "staging").iterdir()) == []
+assert store.check() == []
+"""
+        (tmp_path / "small").mkdir()
+        seen = subprocess.run(
+            ["unshare", "--mount", sys.executable, "-c", code, str(tmp_path), scarce], capture_output=True, text=True
+        )
+        assert seen.returncode == 0, seen.stderr
 
     def test_a_full_disk_is_told_and_leaves_the_store_whole(self, tmp_path: Path) -> None:
         code = """

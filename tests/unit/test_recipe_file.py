@@ -143,25 +143,25 @@ STAGE = '[[stage]]\nname = "a"\n'
         ("[defaults]\nnetwork = 'some'", ["defaults", "network", "none or host"]),
         ("[[stage]]\nrun = 'a'", ["stage 1", "'name' is missing"]),
         ("[[stage]]\nname = 'A'", ["stage 1", "'A'"]),
-        (STAGE + "runs = 'a'", ["stage 1 (a)", "'runs'", "timeout_s"]),
-        (STAGE + "run = 3", ["stage 1 (a), run", "string"]),
-        (STAGE + "run = ['a', 3]", ["stage 1 (a), run", "string"]),
-        (STAGE + "run = ['a', '']", ["stage 1 (a)", "empty line"]),
-        (STAGE + "env = { A = 1 }", ["stage 1 (a), env", "string"]),
-        (STAGE + "env = { 'A=B' = '1' }", ["stage 1 (a)", "A=B"]),
-        (STAGE + "cwd = 'relative'", ["stage 1 (a)", "'relative'"]),
-        (STAGE + "network = true", ["stage 1 (a), network", "none or host"]),
-        (STAGE + "timeout_s = 0", ["stage 1 (a), timeout_s", "positive"]),
-        (STAGE + "timeout_s = nan", ["stage 1 (a), timeout_s", "positive"]),
-        (STAGE + "timeout_s = true", ["stage 1 (a), timeout_s", "number"]),
-        (STAGE + "timeout_s = '5'", ["stage 1 (a), timeout_s", "number"]),
-        (STAGE + "files = [{ source = 'a' }]", ["stage 1 (a), files", "'target' is missing"]),
-        (STAGE + "files = [{ source = 'a', target = 'b' }]", ["stage 1 (a), files", "'b'"]),
-        (STAGE + "files = [{ source = '', target = '/b' }]", ["stage 1 (a), files", "''"]),
-        (STAGE + "files = [{ source = 'a', target = '/b', mode = 1 }]", ["stage 1 (a), files", "'mode'", "source"]),
-        (STAGE + "files = ['a']", ["stage 1 (a), files", "a table"]),
-        (STAGE + "git = { url = 'a', commit = 'main', target = '/a' }", ["stage 1 (a), git", "'main'", "rev-parse"]),
-        (STAGE + "git = { url = '', commit = '" + COMMIT + "', target = '/a' }", ["stage 1 (a), git", "''"]),
+        (STAGE + "runs = 'a'", ["stage 1 ('a')", "'runs'", "timeout_s"]),
+        (STAGE + "run = 3", ["stage 1 ('a'), run", "string"]),
+        (STAGE + "run = ['a', 3]", ["stage 1 ('a'), run", "string"]),
+        (STAGE + "run = ['a', '']", ["stage 1 ('a')", "empty line"]),
+        (STAGE + "env = { A = 1 }", ["stage 1 ('a'), env", "string"]),
+        (STAGE + "env = { 'A=B' = '1' }", ["stage 1 ('a')", "A=B"]),
+        (STAGE + "cwd = 'relative'", ["stage 1 ('a')", "'relative'"]),
+        (STAGE + "network = true", ["stage 1 ('a'), network", "none or host"]),
+        (STAGE + "timeout_s = 0", ["stage 1 ('a'), timeout_s", "positive"]),
+        (STAGE + "timeout_s = nan", ["stage 1 ('a'), timeout_s", "positive"]),
+        (STAGE + "timeout_s = true", ["stage 1 ('a'), timeout_s", "number"]),
+        (STAGE + "timeout_s = '5'", ["stage 1 ('a'), timeout_s", "number"]),
+        (STAGE + "files = [{ source = 'a' }]", ["stage 1 ('a'), files", "'target' is missing"]),
+        (STAGE + "files = [{ source = 'a', target = 'b' }]", ["stage 1 ('a'), files", "'b'"]),
+        (STAGE + "files = [{ source = '', target = '/b' }]", ["stage 1 ('a'), files", "''"]),
+        (STAGE + "files = [{ source = 'a', target = '/b', mode = 1 }]", ["stage 1 ('a'), files", "'mode'", "source"]),
+        (STAGE + "files = ['a']", ["stage 1 ('a'), files", "a table"]),
+        (STAGE + "git = { url = 'a', commit = 'main', target = '/a' }", ["stage 1 ('a'), git", "'main'", "rev-parse"]),
+        (STAGE + "git = { url = '', commit = '" + COMMIT + "', target = '/a' }", ["stage 1 ('a'), git", "''"]),
         (STAGE + STAGE, ["two stages", "'a'"]),
         ("[[stage]]\nname = 'dependencies'\n[[stage]]\nname = 'image'", ["out of order"]),
         ("= 1", ["not TOML", "line 1"]),
@@ -188,3 +188,11 @@ def test_a_file_that_is_too_big_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_bytes(b"\xff")
     with pytest.raises(InvalidRequest, match="not TOML"):
         recipe_file.load(tmp_path / "recipe.toml")
+
+
+def test_a_name_in_a_message_is_short_and_plain(tmp_path: Path) -> None:
+    for name in ("\\u001b]0;owned\\u0007", "x" * 5000):
+        with pytest.raises(InvalidRequest) as caught:
+            recipe_file.load(write(tmp_path, f'[[stage]]\nname = "{name}"\nrun = 3\n'))
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < len(str(tmp_path)) + 300

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dutyfree.errors import DeadlineExceeded, InfraFailed, InvalidRequest, SubstrateUnavailable
+from dutyfree.errors import DeadlineExceeded, DutyfreeError, InfraFailed, InvalidRequest, SubstrateUnavailable
 from dutyfree.images.recipes import inputs
 from dutyfree.images.recipes.commands import TAIL_BYTES, CommandFailed, run_command
+from dutyfree.images.recipes.debian import DebianRoot
 from dutyfree.images.recipes.inputs import fingerprint
 from dutyfree.model.recipe import GitInput
 
@@ -114,6 +115,12 @@ def test_what_cannot_be_taken_in_is_named(tree: Path, tmp_path: Path) -> None:
     os.mkfifo(tree / "pipe")
     with pytest.raises(InvalidRequest, match=r"pipe.*neither"):
         fingerprint(tree)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match=r"pipe.*not a regular file"):
+        inputs.file_digest(tmp_path / "pipe")
 
 
 def test_too_much_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +252,33 @@ async def test_a_server_out_of_reach_is_no_fault_of_the_recipe_and_secrets_stay_
         await checkout(tmp_path, "0" * 40, url="http://user:secret@127.0.0.1:9/repository")
     assert "secret" not in str(caught.value)
     assert "127.0.0.1:9" in str(caught.value)
+
+
+async def test_a_secret_with_an_at_sign_stays_secret(tmp_path: Path) -> None:
+    with pytest.raises(DutyfreeError) as caught:
+        await checkout(tmp_path, "0" * 40, url="http://user:p@ss@127.0.0.1:9/re@pository")
+    assert "ss@" not in str(caught.value)
+    assert "'http://127.0.0.1:9/re@pository'" in str(caught.value)
+
+
+# Packages
+
+
+async def test_mmdebstrap_sees_what_it_needs_of_the_environment_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "mmdebstrap"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nenv\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("API_TOKEN", "secret")
+    monkeypatch.setenv("http_proxy", "http://proxy.example")
+    said: list[bytes] = []
+    await DebianRoot("bookworm", (), ()).make(tmp_path / "root.tar", on_output=said.append)
+    seen = dict(line.partition("=")[::2] for line in b"".join(said).decode().splitlines())
+    assert (seen["http_proxy"], seen["LC_ALL"]) == ("http://proxy.example", "C")
+    assert "API_TOKEN" not in seen
 
 
 # Commands

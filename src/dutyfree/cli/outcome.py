@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
+from dutyfree.cli.formatting import plain
 from dutyfree.errors import CallerError, DutyfreeError
 from dutyfree.model import Observation, Unenforced
 
@@ -43,12 +44,15 @@ def told_unenforced(unenforced: Sequence[Unenforced]) -> str:
 
 
 def report_error(error: DutyfreeError, *, as_json: bool = False) -> int:
-    """Say what went wrong, and what mends it, and return the exit code for it."""
+    """Say what went wrong, and what mends it, and return the exit code for it.
+
+    Messages may quote anything; of that a terminal gets to see what is plain.
+    """
     if as_json:
         told = {"kind": type(error).__name__, "party": error.party, "message": error.message, "hint": error.hint}
         print(json.dumps({"error": told}))
     else:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {plain(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {plain(error.hint)}", file=sys.stderr)
     return ExitCode.USAGE if isinstance(error, CallerError) else ExitCode.INFRASTRUCTURE

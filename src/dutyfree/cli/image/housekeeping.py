@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, seconds_of, size
+from dutyfree.cli.formatting import count, plain, seconds_of, size
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.options import size_or_none
 from dutyfree.cli.outcome import ExitCode
@@ -94,7 +94,7 @@ def execute_check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"problems": problems}))
     else:
-        print("\n".join(problems) or "no problems found")
+        print(plain("\n".join(problems)) or "no problems found")
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 

@@ -112,7 +112,13 @@ def _lines(named: NamedImage, layers: list[LayerInfo]) -> list[str]:
     if layers:
         heading = ("LAYER", "SIZE", "ENTRIES", "ORIGIN", "CREATED")
         rows = [
-            (layer.digest, size(layer.size_bytes), str(layer.entries), layer.origin, age(time.time() - layer.created_s))
+            (
+                layer.digest,
+                size(layer.size_bytes),
+                str(layer.entries),
+                one_line(layer.origin),
+                age(time.time() - layer.created_s),
+            )
             for layer in layers
         ]
         lines += ["", *table([heading, *rows], numbers=frozenset({1, 2}))]

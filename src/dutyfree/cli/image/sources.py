@@ -15,6 +15,7 @@ from dutyfree.images.archive.compression import decompressed
 from dutyfree.images.archive.limits import DEFAULT_LIMITS
 from dutyfree.images.archive.reading import BLOCK_BYTES, TarReader
 from dutyfree.images.oci.blobs import OnBytes
+from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import Layout
 from dutyfree.images.store import Store
@@ -91,7 +92,7 @@ def _detected(text: str, on_bytes: OnBytes | None) -> str:
 def _kind_of_archive(path: Path, on_bytes: OnBytes | None) -> str:
     """`tar:` for a root file system; otherwise how skopeo calls the archive of images."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for entry in TarReader(decompressed(file, DEFAULT_LIMITS.bytes), DEFAULT_LIMITS, on_bytes):
                 name = entry.name.removeprefix(b"./").rstrip(b"/")
                 if name in _ARCHIVES:
@@ -100,6 +101,8 @@ def _kind_of_archive(path: Path, on_bytes: OnBytes | None) -> str:
                     return "tar:"
     except ArchiveRefused as error:
         raise ArchiveRefused(f"cannot import {str(path)!r}: {error.message}", hint=error.hint) from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"cannot import {error.message}", hint=_FORMS) from error
     return "tar:"
 
 
@@ -155,7 +158,7 @@ def _plain(path: Path, other: Path, told: OnBytes) -> Path:
     Not all that read images from archives can decompress them, and what follows a colon is not a path to skopeo.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(BLOCK_BYTES)
             file.seek(0)
             content = decompressed(file, DEFAULT_LIMITS.bytes)

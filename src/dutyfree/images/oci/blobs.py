@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dutyfree.errors import ArchiveRefused
+from dutyfree.errors import ArchiveRefused, InvalidRequest
+from dutyfree.images.oci.files import open_regular
 
 PIECE_BYTES = 256 * 1024
 
@@ -36,7 +36,7 @@ class Measured(io.RawIOBase):
         data = self._source.read(len(buffer))
         self.count_bytes += len(data)
         if self._limit_bytes is not None and self.count_bytes > self._limit_bytes:
-            raise ArchiveRefused(f"a stream of {self._limit_bytes} bytes goes on after its end")
+            raise ArchiveRefused(f"a stream of at most {self._limit_bytes} bytes goes on after them")
         self._hash.update(data)
         if self._on_bytes is not None and data:
             self._on_bytes(len(data))
@@ -66,7 +66,7 @@ def opened_blob(path: Path, digest: str, size_bytes: int, on_bytes: OnBytes | No
 
     Links are followed, as layouts of links are common: whatever they lead to is read, and used only if its digest fits.
     """
-    with open_regular(path) as file:
+    with opened_file(path) as file:
         found_bytes = os.fstat(file.fileno()).st_size
         if found_bytes != size_bytes:
             raise ArchiveRefused(f"blob {digest} has {found_bytes} bytes, but should have {size_bytes}")
@@ -77,14 +77,11 @@ def opened_blob(path: Path, digest: str, size_bytes: int, on_bytes: OnBytes | No
         raise ArchiveRefused(f"blob {digest} has other content than its digest says", hint="copy the image again")
 
 
-@contextlib.contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, and never wait for one that is a pipe. Raises ArchiveRefused."""
+def opened_file(path: Path) -> BinaryIO:
+    """Open a file of a layout. Raises ArchiveRefused."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return open_regular(path)
     except OSError as error:
         raise ArchiveRefused(f"cannot read {path.name!r} of the image: {error.strerror}") from error
-    with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ArchiveRefused(f"{path.name!r} of the image is not a regular file")
-        yield file
+    except InvalidRequest as error:
+        raise ArchiveRefused(f"{path.name!r} of the image is not a regular file") from error

@@ -71,12 +71,27 @@ def export_image(
             draft = scratch / "image"
             with store.hold(image.layers), image_writer(draft, as_tar=target.suffix == ".tar") as writer:
                 digest, diff_ids = _write(store, image, tagged, writer, scratch, on_bytes)
-            if target.is_dir():  # which a rename does not replace
-                target.rename(scratch / "replaced")
-            draft.rename(target)
+            put_into_place(draft, target, scratch / "replaced")
     except OSError as error:
         raise _unwritable(target, error) from error
     return Exported(target, tagged, digest, diff_ids)
+
+
+def put_into_place(draft: Path, target: Path, aside: Path) -> None:
+    """Rename `draft` to `target`; a directory that was there is `aside` afterwards, a file is gone.
+
+    Raises OSError, and leaves all as it was then.
+    """
+    if not target.is_dir():
+        draft.rename(target)
+        return
+    # A rename does not replace a directory that has something in it.
+    target.rename(aside)
+    try:
+        draft.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
 
 
 def _write(

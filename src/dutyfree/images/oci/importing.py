@@ -20,6 +20,7 @@ from dutyfree.images.archive.pack import pack
 from dutyfree.images.archive.unpack import Unpacked, unpack
 from dutyfree.images.oci import skopeo
 from dutyfree.images.oci.blobs import Measured, OnBytes, buffered
+from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.layout import Layout, LayoutImage
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store
@@ -42,7 +43,8 @@ def import_layout(
 ) -> Image:
     """Import the image `reference`, or the only one, of an OCI layout. `limits` are for all of its layers together.
 
-    A layer that the store has is neither read nor needed. `on_bytes` is told of the layers' bytes in the layout.
+    A layer that the store has is neither read nor needed. All of the image's are held as after `Store.add`. `on_bytes`
+    is told of the layers' bytes in the layout.
     Raises ArchiveRefused for an image that is broken or means harm, and InvalidRequest for one that is not there.
     """
     reader = Layout(layout)
@@ -51,8 +53,11 @@ def import_layout(
     distinct = {layer.diff_id: layer for layer in found.layers}
     with contextlib.ExitStack() as stack:
         new = [layer for layer in distinct.values() if not _holds(store, layer.diff_id, stack)]
+        new_bytes = sum(layer.blob.size_bytes for layer in new)
+        if new_bytes > _compressed_bytes(limits):
+            raise ArchiveRefused(f"the layers have {new_bytes} bytes, but may have {limits.bytes} when unpacked")
         if on_bytes is not None:
-            on_bytes(found.size_bytes - sum(layer.blob.size_bytes for layer in new))
+            on_bytes(found.size_bytes - new_bytes)
         staging = stack.enter_context(store.staging())
         for layer in new:
             with reader.blob(layer.blob, on_bytes) as blob:
@@ -64,7 +69,9 @@ def import_layout(
         # Only now is all of the image known to be sound.
         for layer in new:
             store.add(staging / layer.diff_id, layer.diff_id, "oci")
-        return replace(image, layers=_visible(store, image.layers))
+        image = replace(image, layers=_visible(store, image.layers))
+        store.keep(image.layers)
+        return image
 
 
 def import_source(
@@ -103,11 +110,12 @@ def import_tar(
     with contextlib.ExitStack() as stack:
         if isinstance(source, Path):
             try:
-                source = stack.enter_context(source.open("rb"))
+                source = stack.enter_context(open_regular(source))
             except OSError as error:
                 raise InvalidRequest(f"cannot read {str(source)!r}: {error.strerror}") from error
         tree = stack.enter_context(store.staging()) / "tree"
-        digest, _ = _take(buffered(Measured(source, on_bytes=on_bytes)), tree, store.ownership, limits)
+        stream = buffered(Measured(source, limit_bytes=_compressed_bytes(limits), on_bytes=on_bytes))
+        digest, _ = _take(stream, tree, store.ownership, limits)
         names = {path.name for path in tree.iterdir()}
         if names & _IMAGE_FILES and not names & _ROOT_DIRECTORIES:
             hint = "import it as oci-archive:PATH or docker-archive:PATH"
@@ -192,6 +200,11 @@ def _visible(store: Store, layers: tuple[str, ...]) -> tuple[str, ...]:
             if is_opaque(root.fd, store.ownership):
                 return layers[bottom:]
     return layers
+
+
+def _compressed_bytes(limits: ArchiveLimits) -> int:
+    """How much there can be to read of what may have `limits.bytes` when unpacked: noise grows when it is packed."""
+    return limits.bytes + limits.bytes // 32 + 1024 * 1024
 
 
 def _take(stream: BinaryIO, tree: Path, ownership: Ownership, limits: ArchiveLimits) -> tuple[str, Unpacked]:

@@ -94,7 +94,7 @@ class Layout:
 
     def _file(self, name: str) -> bytes:
         try:
-            with blobs.open_regular(self._directory / name) as file:
+            with blobs.opened_file(self._directory / name) as file:
                 data = file.read(documents.MAX_DOCUMENT_BYTES + 1)
         except ArchiveRefused as error:
             hint = "an OCI layout is a directory with oci-layout, index.json and blobs in it"

@@ -35,10 +35,15 @@ _GRACE_S: Final = 60.0
 _TAIL_BYTES: Final = 4096
 _TAIL_CHARACTERS: Final = 600
 _MESSAGE: Final = re.compile(r'level=fatal msg="(.*)"')
+NETWORK_ENVIRONMENT: Final = (
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+"""What tells a program how to reach others from here."""
 _ENVIRONMENT: Final = (
     *("PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
-    *("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "CONTAINERS_REGISTRIES_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "CONTAINERS_REGISTRIES_CONF"),
+    *NETWORK_ENVIRONMENT,
 )
 _FAILURES: Final[tuple[tuple[str, type[DutyfreeError], str], ...]] = (
     (r"policy\.json", SubstrateUnavailable, "skopeo needs /etc/containers/policy.json: install containers-common"),

@@ -192,7 +192,7 @@ def host_identity() -> dict[str, object]:
 def _sha256(path: Path) -> str | None:
     try:
         return inputs.file_digest(path)
-    except OSError:
+    except (OSError, InvalidRequest):
         return None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest, SubstrateUnavailable
+from dutyfree.images.oci.skopeo import NETWORK_ENVIRONMENT
 from dutyfree.images.ownership import is_root
 from dutyfree.images.recipes.commands import CommandFailed, run_command
 
@@ -26,6 +27,8 @@ _UNKNOWN: Final = re.compile(
 )
 _NO_IDS: Final = re.compile(r"/etc/sub[ug]id|new[ug]idmap")
 _MAX_SOURCES_BYTES: Final = 1024 * 1024
+_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", *NETWORK_ENVIRONMENT)
+"""All that mmdebstrap, and with it every package's own scripts, sees of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class DebianRoot:
         words = [*options, "--", self.suite, str(target), *self.mirrors]
         command, env = _as_root(words, target.parent) if is_root() else (["mmdebstrap", "--mode=unshare", *words], {})
         try:
-            env = {**os.environ, "LC_ALL": "C", **env}
+            ours = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+            env = {"LC_ALL": "C", **ours, **env}
             await run_command(command, timeout_s=timeout_s, env=env, on_output=on_output)
         except CommandFailed as error:
             raise self._failure(str(error)) from error

@@ -91,7 +91,7 @@ def parse(document: Mapping[str, Any], path: Path) -> tuple[str | None, Recipe]:
 
 def _stage(table: _Table, directory: Path, network: Network) -> Stage:
     name = table.required("name", _text)
-    table.where = f"{table.where} ({name})"
+    table.where = f"{table.where} ({name!r:.80})"
     table.allow("name", "run", "files", "git", "env", "cwd", "network", "timeout_s")
     files = [
         _file(each, directory) for each in _inner(table.where, "files", table.optional("files", _tables_or_one) or [])
@@ -147,7 +147,7 @@ class _Table:
     def allow(self, *keys: str) -> None:
         for key in self.content:
             if key not in keys:
-                raise InvalidRequest(f"{self.where}: there is no key {key!r}", hint=f"use {', '.join(keys)}")
+                raise InvalidRequest(f"{self.where}: there is no key {key!r:.80}", hint=f"use {', '.join(keys)}")
 
     def required(self, key: str, kind: Callable[[Any], T]) -> T:
         if key not in self.content:
@@ -182,7 +182,7 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"a number is wanted, not {value!r:.80}")
     if not value > 0:
-        raise InvalidRequest(f"a positive number is wanted, not {value}")
+        raise InvalidRequest(f"a positive number is wanted, not {value!r:.80}")
     return float(value)
 
 

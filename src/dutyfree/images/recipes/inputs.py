@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest
+from dutyfree.images.oci.files import open_regular
 from dutyfree.images.recipes.commands import CommandFailed, run_command
 from dutyfree.model.recipe import GitInput
 
@@ -34,7 +35,7 @@ _GIT_CONFIG: Final = """\
 \tdetachedHead = false
 """
 """All the configuration that git sees. `-c` would not do: git hides that from the process that serves a local path."""
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]*@")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s]*@")
 _UNREACHABLE: Final = re.compile(
     r"Could(n't| not) (resolve|connect)|Failed to connect|Connection (refused|reset|timed out)|No route|early EOF|RPC"
 )
@@ -84,8 +85,8 @@ def _content(path: Path, mode: int) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal. Raises OSError."""
-    with path.open("rb") as file:
+    """The SHA-256 of a file's content, in hexadecimal. Raises OSError, InvalidRequest unless it is a regular file."""
+    with open_regular(path) as file:
         digest = hashlib.sha256()
         while piece := file.read(_READ_BYTES):
             digest.update(piece)

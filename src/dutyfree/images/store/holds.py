@@ -144,14 +144,14 @@ class Holds:
 
 
 class FreshHolds:
-    """Holds of new layers, from their making until something refers to them."""
+    """Holds of layers for an image in the making, until something refers to them."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._holds: dict[str, Hold] = {}
 
     def put(self, layer: str, hold: Hold) -> None:
-        """Keep a new layer."""
+        """Keep a layer."""
         with self._mutex:
             given_up = [self._holds.pop(layer)] if layer in self._holds else []
             self._holds[layer] = hold

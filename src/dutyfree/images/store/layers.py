@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.store import documents
+from dutyfree.images.store import documents, staging
 from dutyfree.images.store.holds import DESCRIPTION, Hold, Holds, missing
 from dutyfree.images.store.layout import hex_of, is_hex
 from dutyfree.images.trees import measure
@@ -118,25 +118,24 @@ class Layers:
             self._take_damaged_away(digest, new.parent)
         raise SubstrateFailed(f"layer {digest} is damaged, and in use", hint="end what runs from it, and try again")
 
-    def take_away(self, layer: str, trash: Path) -> bool:
-        """Move the layer to a staging directory unless somebody holds it, or it has gone; tells whether it moved."""
+    def take_away(self, layer: str, area: Path) -> Path | None:
+        """Move the layer to `area` as garbage, and tell where to; None if somebody holds it, or it has gone."""
         with self._holds.exclusively(layer) as free:
             if not free:
-                return False
+                return None
             try:
-                self._move(layer, trash)
+                return self._move(layer, area)
             except FileNotFoundError:
-                return False
-            return True
+                return None
 
-    def _take_damaged_away(self, layer: str, trash: Path) -> None:
+    def _take_damaged_away(self, layer: str, area: Path) -> None:
         with self._holds.exclusively(layer) as free, contextlib.suppress(FileNotFoundError):
             # Looked at under the lock: a whole one, which others may have put here meanwhile, must never leave.
             if free and not self.has(layer):
-                self._move(layer, trash)
+                self._move(layer, area)
 
-    def _move(self, layer: str, trash: Path) -> None:
-        self.place(layer).rename(trash / f"removed-{secrets.token_hex(8)}")
+    def _move(self, layer: str, area: Path) -> Path:
+        return self.place(layer).rename(staging.garbage_path(area))
 
 
 def _move_tree(tree: Path, target: Path) -> None:

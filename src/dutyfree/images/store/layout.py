@@ -8,7 +8,7 @@
     layers/HEX/     one layer: tree/ and layer.json
     names/          one file for each name, with its image
     stages/         one file for each stage that was built, with its image; its time is that of its last use
-    staging/        what is being made, or thrown away: a directory and a lock beside it
+    staging/        what is being made: a directory and a lock beside it; and, without one, what is thrown away
     builds/         locks of the stages that are being built
 """
 

@@ -46,6 +46,28 @@ def attempt(path: Path) -> FileLock | None:
         free(fd)
 
 
+def attempt_directory(path: Path) -> FileLock | None:
+    """Take a lock on a directory itself, for which no file is made; None while another one has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return FileLock(path, fd)
+
+
+@contextlib.contextmanager
+def sharing_directory(path: Path) -> Iterator[None]:
+    """Keep others from taking the lock on a directory, though not from sharing it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)  # whoever has it alone has it for a moment
+        yield
+    finally:
+        free(fd)
+
+
 @contextlib.contextmanager
 def waiting(path: Path, timeout_s: float = BUSY_S, what: str = "the image store") -> Iterator[None]:
     """Hold the lock `path` inside. Raises CapacityError when others keep it for longer than `timeout_s`."""
@@ -78,7 +100,7 @@ def pauses(timeout_s: float) -> Iterator[None]:
 
 
 def free(fd: int) -> None:
-    """Let go of an exclusive lock, also if a child that was forked meanwhile still has the file open."""
+    """Let go of a lock, also if a child that was forked meanwhile still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 

@@ -82,13 +82,19 @@ class Store:
         with staging.staged(self._layout.staging) as directory:
             yield directory
 
-    def add(self, tree: Path, digest: str, origin: str) -> LayerInfo:
+    def add(self, tree: Path, digest: str, origin: str, *, canonical: bool = False) -> LayerInfo:
         """Make the layer `digest` of a finished tree in a staging directory; the tree is gone from there afterwards.
 
+        `canonical` says that `digest` is that of our own archive of the tree: a deep check can compute it again then.
         If the layer is there already, that one is kept. Either way this process holds it until an image that has it is
         tagged or remembered, so that nobody prunes it before.
         """
-        return self._add(tree, digest, origin, canonical=False)
+        if self._layout.staging not in tree.absolute().parents[1:] or tree.is_symlink() or not tree.is_dir():
+            raise InvalidRequest(f"{str(tree)!r} is not a directory in a staging directory of this store")
+        with full_disk_told():
+            info, hold = self._layers.add(tree, digest, origin, canonical=canonical)
+        self._fresh.put(digest, hold)
+        return info
 
     def adopt(
         self, tree: Path, origin: str, *, link: bool = False, on_bytes: Callable[[int], None] | None = None
@@ -100,7 +106,7 @@ class Store:
         with self.staging() as directory:
             copy = directory / "tree"
             copy_tree(tree, copy, link=link, on_bytes=on_bytes)
-            return self._add(copy, pack(copy, None, self.ownership), origin, canonical=True)
+            return self.add(copy, pack(copy, None, self.ownership), origin, canonical=True)
 
     def hold(self, layers: Iterable[str]) -> Hold:
         """Keep layers from being pruned until the hold is released, or this process ends.
@@ -108,6 +114,14 @@ class Store:
         Raises InvalidRequest for a layer that is not there: it may have been pruned since it was looked up.
         """
         return self._holds.take(layers)
+
+    def keep(self, layers: Iterable[str]) -> None:
+        """Hold layers that are there as `add` does: until an image that has them is tagged or remembered.
+
+        Raises InvalidRequest for a layer that is not there.
+        """
+        for layer in layers:
+            self._fresh.put(layer, self._holds.take([layer]))
 
     # Stages
 
@@ -210,10 +224,15 @@ class Store:
         Names, what they reach, and what is held stay. Raises InvalidRequest if a name is damaged: nobody knows what it
         reaches.
         """
-        with self.staging() as trash, locks.waiting(self._layout.lock):
-            return self._prune(trash, older_than_s, keep_bytes, dry_run)
+        # No file is made for all of this: it is what one does when the disk is full.
+        with (
+            full_disk_told(),
+            staging.trash(self._layout.staging) as garbage,
+            locks.waiting(self._layout.lock),
+        ):
+            return self._prune(garbage, older_than_s, keep_bytes, dry_run)
 
-    def _prune(self, trash: Path, older_than_s: float | None, keep_bytes: int | None, dry_run: bool) -> Pruned:
+    def _prune(self, garbage: list[Path], older_than_s: float | None, keep_bytes: int | None, dry_run: bool) -> Pruned:
         images, damaged_names = self._names.all()
         if damaged_names:
             raise damaged_names[0]
@@ -233,17 +252,14 @@ class Store:
             # Stages first: no moment at which one is remembered whose layers have gone.
             for stage in stages:
                 self._stages.remove(stage)
-            layers = tuple(layer for layer in layers if self._layers.take_away(layer, trash))
+            layers = tuple(layer for layer in layers if self._throw_away(layer, garbage))
         freed_bytes = sum(sizes_bytes[layer] for layer in layers)
         return Pruned(stages, layers, freed_bytes, sum(sizes_bytes.values()) - freed_bytes, dry_run)
 
-    def _add(self, tree: Path, digest: str, origin: str, *, canonical: bool) -> LayerInfo:
-        if self._layout.staging not in tree.absolute().parents[1:] or tree.is_symlink() or not tree.is_dir():
-            raise InvalidRequest(f"{str(tree)!r} is not a directory in a staging directory of this store")
-        with full_disk_told():
-            info, hold = self._layers.add(tree, digest, origin, canonical=canonical)
-        self._fresh.put(digest, hold)
-        return info
+    def _throw_away(self, layer: str, garbage: list[Path]) -> bool:
+        moved = self._layers.take_away(layer, self._layout.staging)
+        garbage += [moved] if moved is not None else []
+        return moved is not None
 
     @contextlib.contextmanager
     def _referring_to(self, image: Image) -> Iterator[None]:

@@ -117,7 +117,7 @@ class Chains:
                         merge_trees(trees, tree, bottom=bottom, ownership=self._store.ownership, link=True)
                     finally:
                         hold.release()
-                    made = self._store.add(tree, pack(tree, None, self._store.ownership), "flattened")
+                    made = self._store.add(tree, pack(tree, None, self._store.ownership), "flattened", canonical=True)
                     image = Image((made.digest,), over_host=not bottom)
                     self._store.remember(key, image, title=f"{len(low)} layers in one")
         return (*image.layers, *high)
