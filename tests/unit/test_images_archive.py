@@ -17,6 +17,7 @@ import pytest
 from layer_trees import IS_ROOT, OWNERSHIP, archive, described, directory, entry, hard_link, symlink
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
+from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.archive.pack import pack
 from dutyfree.images.archive.unpack import Unpacked, unpack
 from dutyfree.images.ownership import Ownership
@@ -350,6 +351,42 @@ def test_what_no_archive_can_hold(tree: Path) -> None:
     (tree / ".wh.x").touch()
     with pytest.raises(InvalidRequest, match=r"wh\.x"):
         pack(tree, None, OWNERSHIP)
+
+
+def test_nothing_is_packed_that_nobody_could_unpack(tree: Path) -> None:
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(16):
+        os.mkdir("n" * 254, dir_fd=here)
+        below = os.open("n" * 254, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("m" * 16, os.O_CREAT, 0o600, dir_fd=here))
+    buffer = io.BytesIO()
+    pack(tree, buffer, OWNERSHIP)
+    (tree.parent / "again").mkdir()
+    unpack(io.BytesIO(buffer.getvalue()), tree.parent / "again", OWNERSHIP)
+    os.rename("m" * 16, "m" * 17, src_dir_fd=here, dst_dir_fd=here)
+    os.close(here)
+    with pytest.raises(InvalidRequest, match="path of more than 4096 bytes") as caught:
+        pack(tree, None, OWNERSHIP)
+    assert len(str(caught.value)) < 500
+
+
+def test_headers_count_as_what_a_layer_holds(tree: Path) -> None:
+    for number in range(100):
+        (tree / f"{number}").symlink_to("nowhere")
+    pack(tree, None, OWNERSHIP, limits=ArchiveLimits(bytes=200_000))
+    with pytest.raises(InvalidRequest, match="more than 50000 bytes"):
+        pack(tree, None, OWNERSHIP, limits=ArchiveLimits(bytes=50_000))
+
+
+def test_too_many_first_names_to_remember_are_refused(tree: Path) -> None:
+    for number in range(20):
+        (tree / f"{number}").touch()
+        os.link(tree / f"{number}", tree / f"{number}again")
+    pack(tree, None, OWNERSHIP)
+    with pytest.raises(InvalidRequest, match="several names"):
+        pack(tree, None, OWNERSHIP, limits=ArchiveLimits(remembered_bytes=4000))
 
 
 @root_only

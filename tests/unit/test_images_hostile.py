@@ -8,6 +8,7 @@ import os
 import tarfile
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,11 @@ LIMITS = ArchiveLimits(bytes=10_000_000, entries=100, depth=50)
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside").write_text("mine")
     (tmp_path / "tree").mkdir()
-    return tmp_path / "tree"
+    yield tmp_path / "tree"
+    remove_tree(tmp_path / "tree")  # pytest cannot remove deep ones
 
 
 def refuse(tree: Path, data: bytes | io.BytesIO, limits: ArchiveLimits = LIMITS) -> str:
@@ -255,6 +257,64 @@ def test_a_great_archive_takes_little_memory(tree: Path) -> None:
     _now, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4_000_000
+
+
+class Back(Exception):
+    """Of one who wants to hear no more."""
+
+
+def leaps(count: int) -> bytes:
+    """Files at the ends of two deep branches, in turn."""
+    ends = ["/".join([name] * 1000) for name in "ab"]
+    files = [entry(f"{ends[number % 2]}/{number}", mode=0o644) for number in range(count)]
+    return archive(directory(ends[0]), directory(ends[1]), *files)
+
+
+def test_leaps_between_deep_branches_are_no_endless_work(tree: Path) -> None:
+    assert "far from the one before" in refuse(tree, leaps(300), ArchiveLimits())
+
+
+def test_an_archive_in_no_order_is_none_of_these(tree: Path) -> None:
+    data = archive(*(entry(f"{number % 9}/a/b/c/d/e/f/g/h/{number}") for number in range(6000)))
+    assert unpack(io.BytesIO(data), tree, OWNERSHIP).entries == 6000
+
+
+def test_links_between_deep_branches_are_no_endless_work(tree: Path) -> None:
+    ends = ["/".join([name] * 1000) for name in "ab"]
+    links = [hard_link(f"{number}", ends[number % 2] + "/f") for number in range(300)]
+    assert "far from the one before" in refuse(
+        tree, archive(entry(ends[0] + "/f"), entry(ends[1] + "/f"), *links), ArchiveLimits()
+    )
+
+
+def test_who_wants_no_more_is_heard_soon(tree: Path) -> None:
+    def hear(size_bytes: int) -> None:
+        if size_bytes == 0:
+            raise Back
+
+    data = archive(*(entry(f"{number}", mode=0o644) for number in range(500)))
+    with pytest.raises(Back):
+        unpack(io.BytesIO(data), tree, OWNERSHIP, on_bytes=hear)
+    assert len(list(tree.iterdir())) < 400
+
+
+def test_many_deep_directories_take_little_memory(tree: Path) -> None:
+    above = "/".join(["dd"] * 900)
+    data = archive(*(directory(f"{above}/{number}") for number in range(400)))
+    tracemalloc.start()
+    unpack(io.BytesIO(data), tree, OWNERSHIP)
+    _now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # What is remembered are paths, 3 MB of them; with each name on its own they would be ten times that.
+    assert peak < 10_000_000
+
+
+def test_attributes_with_great_names_are_refused_as_those_with_great_values(tree: Path) -> None:
+    many = {f"SCHILY.xattr.user.{number:0200}": "" for number in range(300)}
+    try:
+        assert "attribute" in refuse(tree, archive(entry("x", pax_headers=many)))
+    except pytest.fail.Exception:
+        assert len(os.listxattr(tree / "x")) == 300  # this file system has room for all of them
 
 
 def test_too_many_directories_to_remember_are_refused(tree: Path) -> None:

@@ -8,18 +8,21 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from layer_trees import IS_ROOT, OWNERSHIP, described
 
+import dutyfree
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.archive.pack import pack
-from dutyfree.images.trees import copy_tree, measure, merge_trees
+from dutyfree.images.trees import copy_tree, copying, measure, merge_trees
 from dutyfree.images.trees.descent import Descent, walk
 from dutyfree.removal import remove_tree
 
@@ -160,17 +163,29 @@ def memory() -> Iterator[Path]:
     remove_tree(place)
 
 
-def make_deep(top: Path, depth: int) -> None:
+def make_deep(top: Path, depth: int, name: str = "d", files: int = 1) -> None:
+    """Directories in one another, and at their end files with two names each."""
     top.mkdir()
     here = os.open(top, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", 0o755, dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.mkdir(name, 0o755, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = below
-    os.close(os.open("first", os.O_CREAT | os.O_WRONLY, dir_fd=here))
-    os.link("first", "second", src_dir_fd=here, dst_dir_fd=here)
+    for number in range(files):
+        os.close(os.open(f"{number}first", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        os.link(f"{number}first", f"{number}second", src_dir_fd=here, dst_dir_fd=here)
     os.close(here)
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that Python held at once for it."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_deep_trees_are_copied_merged_and_measured_with_few_descriptors(memory: Path) -> None:
@@ -181,7 +196,8 @@ def test_deep_trees_are_copied_merged_and_measured_with_few_descriptors(memory: 
         copy_tree(memory / "deep", memory / "copy")
         merge_trees([memory / "deep", memory / "copy"] * 10, memory / "merged", bottom=True, ownership=OWNERSHIP)
         sizes = [measure(memory / name) for name in ("deep", "copy", "merged")]
-        digests = {pack(memory / name, None, OWNERSHIP) for name in ("copy", "merged")}
+        limits = ArchiveLimits(path_bytes=10_000)
+        digests = {pack(memory / name, None, OWNERSHIP, limits=limits) for name in ("copy", "merged")}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert {size.entries for size in sizes} == {3002}
@@ -193,9 +209,70 @@ def test_deep_trees_are_copied_merged_and_measured_with_few_descriptors(memory: 
 def test_trees_past_the_depth_are_refused(memory: Path) -> None:
     make_deep(memory / "deep", 4200)
     with pytest.raises(InvalidRequest, match="in one another"):
-        pack(memory / "deep", None, OWNERSHIP)
+        measure(memory / "deep")
     with pytest.raises(InvalidRequest, match="in one another"):
         merge_trees([memory / "deep"], memory / "merged", bottom=True, ownership=OWNERSHIP)
+
+
+def test_long_paths_take_no_more_memory_than_one_of_them(memory: Path) -> None:
+    make_deep(memory / "deep", 256, "n" * 254)
+    assert measure(memory / "deep").entries == 258
+    for number, work in enumerate(
+        (
+            lambda: measure(memory / "deep"),
+            lambda: copy_tree(memory / "deep", memory / "copy"),
+            lambda: merge_trees([memory / "deep"] * 2, memory / "merged", bottom=True, ownership=OWNERSHIP),
+        )
+    ):
+        # The paths of all directories on the way down are 8 MB together.
+        assert peak_bytes(work) < 2_000_000, number
+
+
+def test_paths_beyond_reason_are_refused(memory: Path) -> None:
+    make_deep(memory / "deep", 260, "n" * 255)
+    for work in (
+        lambda: measure(memory / "deep"),
+        lambda: copy_tree(memory / "deep", memory / "copy"),
+        lambda: merge_trees([memory / "deep"], memory / "merged", bottom=True, ownership=OWNERSHIP),
+    ):
+        with pytest.raises(InvalidRequest, match="path of more than 65536 bytes") as caught:
+            work()
+        assert len(str(caught.value)) < 500
+
+
+def test_where_first_names_need_too_much_memory_files_are_copied(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_deep(memory / "deep", 2, files=40)
+    monkeypatch.setattr(copying, "FIRST_NAMES_BYTES", 5000)
+    copy_tree(memory / "deep", memory / "copy")
+    pairs = {(memory / f"copy/d/d/{n}first").samefile(memory / f"copy/d/d/{n}second") for n in range(40)}
+    assert pairs == {True, False}
+    assert measure(memory / "copy").entries == measure(memory / "deep").entries
+
+
+def test_links_between_the_ends_of_deep_branches_are_no_endless_work(memory: Path) -> None:
+    """Each of the names in `z` belongs to a file at the end of the other branch than the one before."""
+    depth, files = 1000, 300
+    (memory / "tree").mkdir()
+    ends = []
+    for branch in ("a", "b"):
+        make_deep(memory / "tree" / branch, depth, files=files // 2)
+        here = os.open(memory / "tree" / branch, os.O_RDONLY)
+        for _ in range(depth):
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        ends.append(here)
+    (memory / "tree/z").mkdir()
+    z = os.open(memory / "tree/z", os.O_RDONLY)
+    for number in range(files):
+        os.link(f"{number // 2}first", f"{number:04}", src_dir_fd=ends[number % 2], dst_dir_fd=z)
+    for fd in (*ends, z):
+        os.close(fd)
+    copy_tree(memory / "tree", memory / "copy")
+    linked = [(memory / f"copy/z/{number:04}").stat().st_nlink > 1 for number in range(files)]
+    assert linked[0]
+    assert not linked[-1]
+    assert measure(memory / "copy").entries == measure(memory / "tree").entries
 
 
 def test_sizes_are_those_of_the_disk(tmp_path: Path) -> None:
@@ -232,6 +309,89 @@ def test_the_way_back_up_is_not_believed_after_a_move(tmp_path: Path) -> None:
     with pytest.raises(SubstrateFailed, match="moved"):
         descent.leave()
     descent.close()
+
+
+SHORT_OF_DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from dutyfree.images.trees.descent import Descent
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+descent = Descent.at(Path(sys.argv[1]), open_most=2)
+for name in (b"a", b"b", b"c", b"d"):
+    descent.enter(name)
+others = []
+try:
+    while True:
+        others.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+descent.leave()
+others.append(os.open("/dev/null", os.O_RDONLY))
+try:
+    descent.leave()
+except OSError as error:
+    print(error.strerror)
+descent.close()
+for fd in others:
+    os.fstat(fd)
+os.open("/dev/null", os.O_RDONLY)  # there is one again
+print("done")
+"""
+
+
+def test_a_way_up_without_descriptors_closes_nobody_elses(tmp_path: Path) -> None:
+    (tmp_path / "tree/a/b/c/d").mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_DESCRIPTORS, tmp_path / "tree"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "Too many open files\ndone\n", done.stderr
+
+
+TWO_READERS = """
+import io, sys, threading
+from pathlib import Path
+from dutyfree.images.archive.pack import pack
+from dutyfree.images.ownership import Ownership
+tree = Path(sys.argv[1], "tree")
+(tree / "closed").mkdir(parents=True)
+(tree / "closed/file").write_bytes(bytes(3_000_000))
+(tree / "closed").chmod(0o055)
+inside, digests = threading.Event(), []
+
+def second():
+    inside.wait()
+    digests.append(pack(tree, None, Ownership.here()))
+
+thread = threading.Thread(target=second)
+thread.start()
+
+def on_bytes(size):
+    inside.set()
+    thread.join(0.1)
+
+digests.append(pack(tree, None, Ownership.here(), on_bytes))
+thread.join()
+digests.append(pack(tree, None, Ownership.here()))
+print(len(set(digests)), oct((tree / "closed").stat().st_mode & 0o777))
+"""
+
+
+@root_only
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is missing: install util-linux")
+def test_two_readers_of_an_ordinary_user_see_the_same(memory: Path) -> None:
+    shutil.copytree(Path(dutyfree.__file__).parent, memory / "lib/dutyfree")
+    os.chown(memory, 4321, 4321)
+    become = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]
+    interpreter = str(Path(sys.executable).resolve())
+    done = subprocess.run(
+        [*become, interpreter, "-B", "-c", TWO_READERS, memory],
+        env={"PYTHONPATH": str(memory / "lib")},
+        cwd=memory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "1 0o55\n", done.stderr
 
 
 def test_a_live_tree_may_change_without_harm(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ class ArchiveLimits:
     """What is past these is refused while it is read, not after."""
 
     bytes: int = 64 * 1024**3
-    """Of all content together, holes of sparse files included."""
+    """Of all content together, holes of sparse files included; of what is packed, headers as well."""
     entries: int = MAX_ENTRIES
     path_bytes: int = 4096
     name_bytes: int = 255
@@ -21,7 +21,8 @@ class ArchiveLimits:
     header_bytes: int = 1024 * 1024
     """Of all headers of one entry; they are held in memory."""
     remembered_bytes: int = 1024 * 1024 * 1024
-    """Of the directories whose modes and times can be set only when all is in them; about 300 bytes for each."""
+    """Of the directories whose modes and times can be set only when all is in them, and of the first names of files
+    that have several; about 300 bytes for each, and its path."""
 
 
 DEFAULT_LIMITS = ArchiveLimits()

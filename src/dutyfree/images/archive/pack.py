@@ -15,6 +15,7 @@ from dutyfree.images.archive.entries import OPAQUE_NAME, WHITEOUT_PREFIX
 from dutyfree.images.archive.headers import Header
 from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.alone import alone
 from dutyfree.images.trees.attributes import (
     CAPABILITY,
     belongs_in_layer,
@@ -25,6 +26,7 @@ from dutyfree.images.trees.attributes import (
 )
 from dutyfree.images.trees.descent import Descent, Visit, open_file, walk
 from dutyfree.images.trees.disk import disk_errors, quoted
+from dutyfree.images.trees.links import FirstNames
 
 _PIECE_BYTES: Final = 256 * 1024
 _END: Final = bytes(2 * headers.BLOCK_BYTES)
@@ -43,7 +45,8 @@ def pack(
     /dev. Raises InvalidRequest for what no layer can hold or what is past the limits, CapacityError, and
     SubstrateFailed, also for a tree that changes meanwhile; what was written until then is of no use.
     """
-    with disk_errors(f"cannot pack the layer in {str(tree)!r}"), Descent.at(tree) as descent:
+    doing = f"cannot pack the layer in {str(tree)!r}"
+    with disk_errors(doing), alone([tree], on_bytes), Descent.at(tree) as descent:
         packing = _Packing(descent, _Sink(out, on_bytes), ownership, limits)
         return packing.run()
 
@@ -87,28 +90,22 @@ class _Packing:
         self._limits = limits
         self._left_bytes = limits.bytes
         self._left_entries = limits.entries
-        self._first_names: dict[tuple[int, int], bytes] = {}
+        self._first_names = FirstNames(limits.remembered_bytes)
 
     def run(self) -> str:
         for visit in walk(self._descent):
             if not visit.leaving and belongs_in_layer(visit.path, visit.info):
-                self._count(visit)
+                self._left_entries -= 1
+                if self._left_entries < 0:
+                    raise _too_much(f"a layer of more than {self._limits.entries} entries", visit)
                 self._add(visit)
         self._sink.write(_END)
         return self._sink.finish()
 
-    def _count(self, visit: Visit) -> None:
-        self._left_entries -= 1
-        if stat.S_ISREG(visit.info.st_mode):
-            self._left_bytes -= visit.info.st_size
-        if self._left_entries < 0 or self._left_bytes < 0:
-            what = f"{self._limits.bytes} bytes" if self._left_bytes < 0 else f"{self._limits.entries} entries"
-            raise InvalidRequest(f"a layer of more than {what}, at {quoted(visit.path)}")
-
     def _add(self, visit: Visit) -> None:
         mode = visit.info.st_mode
         if is_whiteout(visit.info):
-            self._sink.write(Header(_beside(visit, WHITEOUT_PREFIX + visit.name), headers.FILE).encoded())
+            self._write(visit, Header(_beside(visit, WHITEOUT_PREFIX + visit.name), headers.FILE))
         elif visit.name.startswith(WHITEOUT_PREFIX):
             hint = "names that begin with '.wh.' mean deletions in images: remove or rename it"
             raise InvalidRequest(f"{quoted(visit.path)} cannot be part of a layer", hint=hint)
@@ -118,31 +115,32 @@ class _Packing:
             self._add_file(visit)
         elif stat.S_ISLNK(mode):
             target = os.readlink(visit.name, dir_fd=self._descent.fd)
-            self._sink.write(self._header(visit, headers.SYMLINK, target=target).encoded())
+            self._write(visit, self._header(visit, headers.SYMLINK, target=target))
         elif stat.S_ISFIFO(mode):
-            self._sink.write(self._header(visit, headers.FIFO).encoded())
+            self._write(visit, self._header(visit, headers.FIFO))
 
     def _add_directory(self, visit: Visit) -> None:
         fd = self._descent.fd
         name = visit.path + b"/" if visit.path else b"./"
-        self._sink.write(self._header(visit, headers.DIRECTORY, name=name, xattrs=self._xattrs(fd)).encoded())
+        self._write(visit, self._header(visit, headers.DIRECTORY, name=name, xattrs=self._xattrs(fd)))
         if is_opaque(fd, self._ownership):
             name = visit.path + b"/" + OPAQUE_NAME if visit.path else OPAQUE_NAME
-            self._sink.write(Header(name, headers.FILE).encoded())
+            self._write(visit, Header(name, headers.FILE))
 
     def _add_file(self, visit: Visit) -> None:
         identity = (visit.info.st_dev, visit.info.st_ino)
-        first = self._first_names.get(identity)
+        first = self._first_names.find(identity)
         if first is not None:
-            self._sink.write(self._header(visit, headers.HARD_LINK, target=first).encoded())
+            self._write(visit, self._header(visit, headers.HARD_LINK, target=first))
             return
-        if visit.info.st_nlink > 1:
-            self._first_names[identity] = visit.path
+        if visit.info.st_nlink > 1 and not self._first_names.remember(identity, visit.path):
+            raise _too_much("a layer of too many files with several names", visit)
         fd = open_file(visit, self._descent)
         try:
             size = visit.info.st_size
             xattrs = self._xattrs(fd)
-            self._sink.write(self._header(visit, headers.FILE, size_bytes=size, xattrs=xattrs).encoded())
+            self._write(visit, self._header(visit, headers.FILE, size_bytes=size, xattrs=xattrs))
+            self._spend(visit, size + len(headers.padding(size)))
             left = size
             while left:
                 data = os.read(fd, min(left, _PIECE_BYTES))
@@ -153,6 +151,19 @@ class _Packing:
             self._sink.write(headers.padding(size))
         finally:
             os.close(fd)
+
+    def _write(self, visit: Visit, header: Header) -> None:
+        if len(header.name) > self._limits.path_bytes:
+            hint = "nobody could unpack it: remove it, or move it up"
+            raise _too_much(f"a path of more than {self._limits.path_bytes} bytes", visit, hint)
+        data = header.encoded()
+        self._spend(visit, len(data))
+        self._sink.write(data)
+
+    def _spend(self, visit: Visit, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise _too_much(f"a layer of more than {self._limits.bytes} bytes", visit)
 
     def _header(
         self,
@@ -182,6 +193,10 @@ class _Packing:
         if CAPABILITY in kept:
             kept[CAPABILITY] = shown_capability(kept[CAPABILITY], self._ownership)
         return kept
+
+
+def _too_much(what: str, visit: Visit, hint: str | None = None) -> InvalidRequest:
+    return InvalidRequest(f"{what}, at {quoted(visit.path)}", hint=hint)
 
 
 def _beside(visit: Visit, name: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -25,11 +25,15 @@ from dutyfree.images.trees.attributes import (
 )
 from dutyfree.images.trees.descent import Descent, remove_below
 from dutyfree.images.trees.disk import FULL, disk_error, disk_errors, quoted
+from dutyfree.images.trees.links import allowed_moves
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IMPLIED_MODE: Final = 0o755
 _REMEMBERED_BYTES: Final = 300
 _MODEST_BYTES: Final = 2048
+_SIGN_OF_LIFE_ENTRIES: Final = 256
+# In the keys of directories: it sorts before whatever a name can hold, so that keys sort as paths do.
+_BETWEEN_NAMES: Final = b"\0"
 _MIN_TIME_NS: Final = -(2**31) * 1_000_000_000
 _MAX_TIME_NS: Final = 2**34 * 1_000_000_000
 # What no file system here holds although its calls are right.
@@ -60,17 +64,24 @@ def unpack(
 ) -> Unpacked:
     """Fill the empty directory `tree` from an uncompressed tar stream, which is read to its end.
 
-    OCI whiteouts become those of overlay mounts. `on_bytes` hears of every piece that was read. Raises ArchiveRefused,
-    CapacityError when the disk is full, SubstrateFailed; the tree is then of no use. Nothing is ever written outside.
+    OCI whiteouts become those of overlay mounts. `on_bytes` hears of every piece that was read, and of 0 bytes now and
+    then: what it raises ends the work. Raises ArchiveRefused, CapacityError when the disk is full, SubstrateFailed; the
+    tree is then of no use. Nothing is ever written outside.
     """
     with disk_errors("cannot unpack the archive"), Descent.at(tree) as here, Descent.at(tree) as links:
-        unpacking = _Unpacking(TarReader(stream, limits, on_bytes), here, links, ownership, limits)
+        unpacking = _Unpacking(TarReader(stream, limits, on_bytes), here, links, ownership, limits, on_bytes)
         return unpacking.run()
 
 
 class _Unpacking:
     def __init__(
-        self, reader: TarReader, here: Descent, links: Descent, ownership: Ownership, limits: ArchiveLimits
+        self,
+        reader: TarReader,
+        here: Descent,
+        links: Descent,
+        ownership: Ownership,
+        limits: ArchiveLimits,
+        on_bytes: Callable[[int], None] | None,
     ) -> None:
         self._reader = reader
         self._here = here
@@ -78,6 +89,7 @@ class _Unpacking:
         """A second place in the tree, for the targets of hard links."""
         self._ownership = ownership
         self._limits = limits
+        self._on_bytes = on_bytes
         self._left_bytes = limits.remembered_bytes
         self._directories: dict[bytes, tuple[int, int, int, int]] = {}
         """Mode, owner, group and time for each: they would be spoilt, or stand in the way, before all is in."""
@@ -94,8 +106,19 @@ class _Unpacking:
                 if error.errno in _UNFIT:
                     raise refused(entry.name, f"cannot be kept: {error.strerror}") from error
                 raise disk_error(f"cannot unpack {quoted(entry.name)}", error) from error
+            self._check_effort(entry)
         self._finish_directories()
         return self._done
+
+    def _check_effort(self, entry: Entry) -> None:
+        self._give_sign_of_life(self._done.entries)
+        if self._here.moves + self._links.moves > allowed_moves(self._done.entries):
+            hint = "make the archive anew, with its entries in the order of their paths"
+            raise refused(entry.name, "is one too many that lies far from the one before it", hint)
+
+    def _give_sign_of_life(self, count: int) -> None:
+        if self._on_bytes is not None and count % _SIGN_OF_LIFE_ENTRIES == 0:
+            self._on_bytes(0)
 
     def _take(self, entry: Entry) -> None:
         path = path_of(entry.name, entry.name, self._limits)
@@ -250,9 +273,9 @@ class _Unpacking:
             os.unlink(path[-1], dir_fd=self._here.fd)
             return
         self._links.go(())  # it may stand in what goes
-        whole = b"/".join(path)
         for gone in remove_below(self._here.fd, path[-1]):
-            self._directories.pop(whole + b"/" + gone if gone else whole, None)
+            below = gone.split(b"/") if gone else []
+            self._directories.pop(_BETWEEN_NAMES.join((*path, *below)), None)
 
     def _info(self, name: bytes) -> os.stat_result | None:
         try:
@@ -298,7 +321,7 @@ class _Unpacking:
             try:
                 os.setxattr(fd, _encoded(key), value)
             except OSError as error:
-                if error.errno in FULL and sum(map(len, entry.xattrs.values())) < _MODEST_BYTES:
+                if error.errno in FULL and _size_bytes(entry.xattrs) < _MODEST_BYTES:
                     raise
                 # File systems that have no room for so much beside one file say that they are full, too.
                 raise refused(entry.name, f"has an attribute of {len(value)} bytes: {error.strerror}") from error
@@ -307,7 +330,7 @@ class _Unpacking:
         self._remember(path, entry.mode, *self._owner(entry), entry.mtime_ns)
 
     def _remember(self, path: Sequence[bytes], mode: int, uid: int, gid: int, mtime_ns: int) -> None:
-        key = b"/".join(path)
+        key = _BETWEEN_NAMES.join(path)
         if key not in self._directories:
             self._left_bytes -= len(key) + _REMEMBERED_BYTES
             if self._left_bytes < 0:
@@ -316,9 +339,10 @@ class _Unpacking:
 
     def _finish_directories(self) -> None:
         """Deepest first: a directory may forbid us, too, to enter it."""
-        for key in sorted(self._directories, key=_components, reverse=True):
+        for count, key in enumerate(sorted(self._directories, reverse=True)):
+            self._give_sign_of_life(count)
             mode, uid, gid, mtime_ns = self._directories[key]
-            self._here.go(_components(key))
+            self._here.go(key.split(_BETWEEN_NAMES) if key else ())
             fd = self._here.fd
             if self._ownership.shift is not None:
                 os.fchown(fd, uid, gid)
@@ -330,8 +354,8 @@ def _encoded(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def _components(key: bytes) -> list[bytes]:
-    return key.split(b"/") if key else []
+def _size_bytes(xattrs: Mapping[str, bytes]) -> int:
+    return sum(len(_encoded(key)) + len(value) for key, value in xattrs.items())
 
 
 def _check_time(entry: Entry) -> None:

@@ -61,7 +61,7 @@ def import_layout(
         staging = stack.enter_context(store.staging())
         for layer in new:
             with reader.blob(layer.blob, on_bytes) as blob:
-                digest, unpacked = _take(blob, staging / layer.diff_id, store.ownership, limits)
+                digest, unpacked = _take(blob, staging / layer.diff_id, store.ownership, limits, on_bytes)
             if digest != layer.diff_id:
                 hint = "the image's config belongs to other layers"
                 raise ArchiveRefused(f"layer {layer.diff_id} has the content of {digest}", hint=hint)
@@ -115,7 +115,7 @@ def import_tar(
                 raise InvalidRequest(f"cannot read {str(source)!r}: {error.strerror}") from error
         tree = stack.enter_context(store.staging()) / "tree"
         stream = buffered(Measured(source, limit_bytes=_compressed_bytes(limits), on_bytes=on_bytes))
-        digest, _ = _take(stream, tree, store.ownership, limits)
+        digest, _ = _take(stream, tree, store.ownership, limits, on_bytes)
         names = {path.name for path in tree.iterdir()}
         if names & _IMAGE_FILES and not names & _ROOT_DIRECTORIES:
             hint = "import it as oci-archive:PATH or docker-archive:PATH"
@@ -149,7 +149,7 @@ def import_directory(
         with ThreadPoolExecutor(1) as thread, open(reading, "rb") as stream:  # noqa: PTH123
             packing = thread.submit(_pack_into, writing, source, view, on_bytes)
             try:
-                digest, _ = _take(stream, tree, store.ownership, limits)
+                digest, _ = _take(stream, tree, store.ownership, limits, on_bytes)
             except ArchiveRefused:
                 stream.close()
                 _raise_failure(packing)
@@ -207,10 +207,16 @@ def _compressed_bytes(limits: ArchiveLimits) -> int:
     return limits.bytes + limits.bytes // 32 + 1024 * 1024
 
 
-def _take(stream: BinaryIO, tree: Path, ownership: Ownership, limits: ArchiveLimits) -> tuple[str, Unpacked]:
-    """Unpack a tar, which may be compressed, into a new directory; also returns the uncompressed tar's digest."""
+def _take(
+    stream: BinaryIO, tree: Path, ownership: Ownership, limits: ArchiveLimits, on_bytes: OnBytes | None
+) -> tuple[str, Unpacked]:
+    """Unpack a tar, which may be compressed, into a new directory; also returns the uncompressed tar's digest.
+
+    `on_bytes` hears of none of its bytes, but often, so that whoever wants to stop it can.
+    """
     tree.mkdir(mode=0o755)
     tar = Measured(decompressed(stream, limits.bytes))
-    unpacked = unpack(buffered(tar), tree, ownership, limits)
+    beat = None if on_bytes is None else lambda _: on_bytes(0)
+    unpacked = unpack(buffered(tar), tree, ownership, limits, beat)
     tar.drain()
     return tar.digest, unpacked

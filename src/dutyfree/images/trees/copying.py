@@ -13,7 +13,10 @@ from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
 from dutyfree.images.trees.descent import Descent, Visit, open_file
 from dutyfree.images.trees.disk import quoted
+from dutyfree.images.trees.links import FirstNames, allowed_moves
 
+FIRST_NAMES_BYTES: Final = 256 * 1024 * 1024
+"""Past that, what has several names is copied for each of them."""
 _PIECE_BYTES: Final = 64 * 1024 * 1024
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where a hard link cannot be, a copy can.
@@ -41,7 +44,8 @@ class Copying:
         self._ownership = ownership
         self._link = link
         self._on_bytes = on_bytes
-        self._first_names: dict[tuple[int, Inode], bytes] = {}
+        self._first_names = FirstNames(FIRST_NAMES_BYTES)
+        self._entries = 0
         self._linked: dict[Inode, int] = {}
 
     def begin_directory(self, name: bytes, source_fd: int, *, opaque: bool) -> None:
@@ -62,6 +66,7 @@ class Copying:
     def put(self, visit: Visit, source: Descent, tree: int) -> None:
         """Anything but a directory, met in the tree numbered `tree`; the numbers tell their hard links apart."""
         name, mode, target_fd = visit.name, visit.info.st_mode, self._target.fd
+        self._entries += 1
         if is_whiteout(visit.info):
             make_whiteout(name, target_fd, self._ownership)
         elif stat.S_ISREG(mode):
@@ -79,8 +84,8 @@ class Copying:
         if self._link and self._put_link(visit, source, tree, inode):
             self._count(visit.info.st_size)
             return
-        first = self._first_names.get((tree, inode))
-        if first is not None:
+        first = self._first_names.find((tree, *inode))
+        if first is not None and self._links.moves <= allowed_moves(self._entries):
             *parents, first_name = first.split(b"/")
             self._links.go(parents)
             os.link(
@@ -91,8 +96,8 @@ class Copying:
                 follow_symlinks=False,
             )
             return
-        if visit.info.st_nlink > 1:
-            self._first_names[tree, inode] = visit.path
+        if visit.info.st_nlink > 1 and first is None:
+            self._first_names.remember((tree, *inode), visit.path)
         self._copy_file(visit, source)
 
     def _put_link(self, visit: Visit, source: Descent, tree: int, inode: Inode) -> bool:

@@ -20,6 +20,8 @@ from dutyfree.images.trees.disk import quoted
 
 MAX_ENTRIES: Final = 4_000_000
 MAX_DEPTH: Final = 4096
+MAX_PATH_BYTES: Final = 64 * 1024
+"""Far more than the kernel takes in one call, as programs can make by moving about; one such path is nothing."""
 _OPEN_MOST: Final = 64
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -28,6 +30,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class _Step:
     name: bytes
     fd: int
+    """-1 while it is closed for the sake of those below."""
     identity: tuple[int, int]
     mode_to_restore: int | None
 
@@ -39,7 +42,9 @@ class Descent:
         """Takes `root_fd`, an open directory, over."""
         self._open_most = max(open_most, 2)
         self._closed = 0
-        """How many steps at the top have been closed for the sake of those below."""
+        """How many steps at the top are closed."""
+        self.moves = 0
+        """How many directories have been entered and left so far."""
         self._steps = [_Step(b"", root_fd, _identity(os.fstat(root_fd)), None)]
 
     @classmethod
@@ -61,21 +66,21 @@ class Descent:
         except BaseException:
             os.close(fd)
             raise
+        self.moves += 1
         self._steps.append(_Step(name, fd, _identity(info), restore))
         if len(self._steps) - self._closed > self._open_most:
-            os.close(self._steps[self._closed].fd)
+            highest = self._steps[self._closed]
+            fd, highest.fd = highest.fd, -1
             self._closed += 1
+            os.close(fd)
 
     def leave(self) -> None:
-        """Up again. Raises SubstrateFailed if the directory was moved elsewhere meanwhile."""
-        step = self._steps.pop()
-        try:
-            if self._steps and len(self._steps) == self._closed:
-                self._reopen(step.fd)
-            if step.mode_to_restore is not None:
-                os.fchmod(step.fd, step.mode_to_restore)
-        finally:
-            os.close(step.fd)
+        """Up again. Raises OSError, and SubstrateFailed if the directory was moved elsewhere; we are still in it then.
+
+        Raises OSError also where its mode cannot be restored, when we are up.
+        """
+        self._reach_parent()
+        self._drop()
 
     def go(self, names: Sequence[bytes]) -> None:
         """To the directory with these names on the way from the root. Raises OSError, SubstrateFailed."""
@@ -94,18 +99,36 @@ class Descent:
         return names[shared:]
 
     def close(self) -> None:
-        """Give back what is held; also leaves every directory as it was found."""
+        """Give back what is held; also leaves every directory as it was found, as far as there is a way to it."""
         while self._steps:
-            with contextlib.suppress(OSError, SubstrateFailed):
-                self.leave()
+            try:
+                self._reach_parent()
+            except (OSError, SubstrateFailed):
+                # All above are closed, or the way would not have been needed.
+                del self._steps[:-1]
+            with contextlib.suppress(OSError):
+                self._drop()
 
-    def _reopen(self, child_fd: int) -> None:
-        """The way back up is believed only if it leads to where we came from."""
-        above = self._steps[-1]
-        above.fd = _open_parent(child_fd)
-        self._closed -= 1
-        if _identity(os.fstat(above.fd)) != above.identity:
+    def _reach_parent(self) -> None:
+        """Open the directory above if it is closed; the way is believed only if it leads to where we came from."""
+        if not 0 < self._closed == len(self._steps) - 1:
+            return
+        above = self._steps[-2]
+        fd = _open_parent(self.fd)
+        if _identity(os.fstat(fd)) != above.identity:
+            os.close(fd)
             raise SubstrateFailed(f"directory {quoted(above.name)} was moved while it was read")
+        above.fd = fd
+        self._closed -= 1
+
+    def _drop(self) -> None:
+        self.moves += 1
+        step = self._steps.pop()
+        try:
+            if step.mode_to_restore is not None:
+                os.fchmod(step.fd, step.mode_to_restore)
+        finally:
+            os.close(step.fd)
 
     def __enter__(self) -> Self:
         return self
@@ -133,35 +156,44 @@ def walk(descent: Descent) -> Iterator[Visit]:
     While a directory is entered the descent is in it; otherwise, and when a directory is left, it is in the directory
     that holds the thing. Raises OSError, InvalidRequest past the limits, SubstrateFailed where the tree changes.
     """
-    left_entries = MAX_ENTRIES
     info = os.fstat(descent.fd)
     yield Visit(b"", b"", info)
-    here = Visit(b"", b"", info, leaving=True)
-    above: list[tuple[Visit, Iterator[bytes]]] = []
-    names = iter(_names(descent.fd, left_entries))
-    while True:
-        name = next(names, None)
+    names = _names(descent.fd, MAX_ENTRIES)
+    left_entries = MAX_ENTRIES - len(names)
+    # Names only: the paths of all directories on the way down would be as long as their depth squared.
+    levels = [(b"", info, iter(names))]
+    here = b""
+    while levels:
+        own_name, own_info, left_names = levels[-1]
+        name = next(left_names, None)
         if name is None:
-            if above:
+            levels.pop()
+            if levels:
                 descent.leave()
-            yield here
-            if not above:
-                return
-            here, names = above.pop()
+            yield Visit(here, own_name, own_info, leaving=True)
+            here = here[: -len(own_name)].removesuffix(b"/")
             continue
-        left_entries -= 1
-        path = here.path + b"/" + name if here.path else name
+        path = path_below(here, name)
         info = os.stat(name, dir_fd=descent.fd, follow_symlinks=False)
         if not stat.S_ISDIR(info.st_mode):
             yield Visit(path, name, info)
             continue
-        if len(above) >= MAX_DEPTH:
+        if len(levels) > MAX_DEPTH:
             raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(path)}")
         descent.enter(name)
         yield Visit(path, name, info)
-        above.append((here, names))
-        here = Visit(path, name, info, leaving=True)
-        names = iter(_names(descent.fd, left_entries))
+        names = _names(descent.fd, left_entries)
+        left_entries -= len(names)
+        levels.append((name, info, iter(names)))
+        here = path
+
+
+def path_below(directory: bytes, name: bytes) -> bytes:
+    """The path of what is called `name` in a directory. Raises InvalidRequest for one that is too long."""
+    path = directory + b"/" + name if directory else name
+    if len(path) > MAX_PATH_BYTES:
+        raise InvalidRequest(f"a path of more than {MAX_PATH_BYTES} bytes, at {quoted(path)}")
+    return path
 
 
 def remove_below(parent_fd: int, name: bytes) -> Iterator[bytes]:

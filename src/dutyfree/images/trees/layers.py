@@ -12,9 +12,10 @@ from typing import Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.alone import alone
 from dutyfree.images.trees.attributes import belongs_in_layer, is_opaque, is_whiteout
 from dutyfree.images.trees.copying import Copying
-from dutyfree.images.trees.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, sorted_names, walk
+from dutyfree.images.trees.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, path_below, sorted_names, walk
 from dutyfree.images.trees.disk import disk_errors, quoted
 
 _OPEN_MOST: Final = 256
@@ -32,10 +33,10 @@ class TreeSize:
 
 
 def measure(tree: Path) -> TreeSize:
-    """What a tree takes on the disk. Raises InvalidRequest past the limits, SubstrateFailed."""
+    """What a tree takes on the disk. Raises InvalidRequest past the limits, CapacityError, SubstrateFailed."""
     total_bytes = entries = 0
     seen: set[tuple[int, int]] = set()
-    with disk_errors(f"cannot measure {str(tree)!r}"), Descent.at(tree) as descent:
+    with disk_errors(f"cannot measure {str(tree)!r}"), alone([tree]), Descent.at(tree) as descent:
         for visit in walk(descent):
             if visit.leaving:
                 continue
@@ -60,6 +61,7 @@ def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Calla
     ownership = Ownership.here()
     with (
         disk_errors(f"cannot copy {str(source)!r}"),
+        alone([source], on_bytes),
         Descent.at(source) as here,
         _placed(target, ownership, link=link, on_bytes=on_bytes) as copying,
     ):
@@ -82,6 +84,7 @@ def merge_trees(trees: Sequence[Path], target: Path, *, bottom: bool, ownership:
         raise InvalidRequest("there are no layers to merge")
     with contextlib.ExitStack() as stack:
         stack.enter_context(disk_errors(f"cannot merge {len(trees)} layers"))
+        stack.enter_context(alone(trees))
         open_most = _OPEN_MOST // len(trees)
         top_first = [stack.enter_context(Descent.at(tree, open_most)) for tree in reversed(trees)]
         copying = stack.enter_context(_placed(target, ownership, link=link))
@@ -101,7 +104,7 @@ def _placed(
 class _Level:
     """A directory of the result, while it is filled."""
 
-    path: bytes
+    name: bytes
     info: os.stat_result
     members: list[int]
     """The trees whose directories of this name are seen together, top first."""
@@ -120,6 +123,8 @@ class _Merging:
         self._ownership = ownership
         self._left_entries = MAX_ENTRIES
         self._levels: list[_Level] = []
+        self._here = b""
+        """The path of the last level."""
 
     def run(self, *, has_below: bool) -> None:
         members, cut = [], False
@@ -128,7 +133,7 @@ class _Merging:
             if is_opaque(tree.fd, self._ownership):
                 cut = True
                 break
-        self._begin(b"", b"", members, cut=cut, has_below=has_below)
+        self._begin(b"", members, cut=cut, has_below=has_below)
         while self._levels:
             level = self._levels[-1]
             found = next(level.names, None)
@@ -138,7 +143,7 @@ class _Merging:
                 self._merge_name(level, *found)
 
     def _merge_name(self, level: _Level, name: bytes, holders: list[int]) -> None:
-        path = level.path + b"/" + name if level.path else name
+        path = path_below(self._here, name)
         directories: list[int] = []
         cut = False
         for index in holders:
@@ -155,7 +160,8 @@ class _Merging:
             if is_opaque(tree.fd, self._ownership):
                 cut = True
                 break
-        self._begin(path, name, directories, cut=cut, has_below=level.has_below)
+        self._here = path
+        self._begin(name, directories, cut=cut, has_below=level.has_below)
 
     def _put(self, level: _Level, visit: Visit, index: int) -> None:
         if is_whiteout(visit.info) and not level.has_below:
@@ -163,24 +169,25 @@ class _Merging:
         if belongs_in_layer(visit.path, visit.info):
             self._copying.put(visit, self._trees[index], index)
 
-    def _begin(self, path: bytes, name: bytes, members: list[int], *, cut: bool, has_below: bool) -> None:
+    def _begin(self, name: bytes, members: list[int], *, cut: bool, has_below: bool) -> None:
         """A directory; `cut` says that its members hide whatever lies below them."""
         if len(self._levels) > MAX_DEPTH:
-            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(path)}")
+            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(self._here)}")
         top = self._trees[members[0]].fd
         self._copying.begin_directory(name, top, opaque=has_below and cut)
         holders: dict[bytes, list[int]] = {}
         for index in members:
             for each in sorted_names(self._trees[index].fd):
                 holders.setdefault(each, []).append(index)
+            if len(holders) > self._left_entries:
+                raise InvalidRequest(f"a tree of more than {MAX_ENTRIES} files and directories")
         self._left_entries -= len(holders)
-        if self._left_entries < 0:
-            raise InvalidRequest(f"a tree of more than {MAX_ENTRIES} files and directories")
         names = iter(sorted(holders.items()))
-        self._levels.append(_Level(path, os.fstat(top), members, has_below and not cut, names))
+        self._levels.append(_Level(name, os.fstat(top), members, has_below and not cut, names))
 
     def _end(self, level: _Level) -> None:
         self._copying.end_directory(level.info)
+        self._here = self._here[: -len(level.name)].removesuffix(b"/")
         if self._levels:
             for index in level.members:
                 self._trees[index].leave()
