@@ -456,7 +456,8 @@ bool cells_reap(struct spawner *spawner) {
     for (uint32_t i = 0; i < slots; i++) {
         struct cell *cell = &cells[i];
         if (!cell->used || cell->frozen || cell->pid > 0) continue;
-        if (births > 0 && cell->status < 0 && now_ms() - cell->ended_ms < PATIENCE_MS) {
+        bool waits = births > 0 || cell->root >= 0; /* a cell whose space was frozen has a successor, about to be born */
+        if (waits && cell->status < 0 && now_ms() - cell->ended_ms < PATIENCE_MS) {
             again = true;
             continue;
         }
