@@ -101,8 +101,8 @@ class CellSandbox(GuestSandbox):
         self._spec = spec
         self._fresh = fresh
         self._turn = asyncio.Lock()
-        self._buried: Cell | None = None
-        """The cell before this one, which may still be on its way out."""
+        self._buried: list[Cell] = []
+        """Cells before this one, which may still be on their way out."""
         self._ended = False
 
     @property
@@ -132,8 +132,7 @@ class CellSandbox(GuestSandbox):
 
         Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
         """
-        if self._buried is not None:
-            await self._buried.end()  # never more than one cell too many
+        await self._bury()  # never more than one cell too many
         leaving, old = self._runner.channel, self._cell
         channel, theirs = self._substrate.stream()
         cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
@@ -146,7 +145,8 @@ class CellSandbox(GuestSandbox):
             channel.close()
             await asyncio.shield(cell.end())
             raise
-        self._cell, self._buried = cell, old
+        self._cell = cell
+        self._buried.append(old)
         self._runner.move_to(channel, cell)
         leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
         old.kill()
@@ -159,6 +159,12 @@ class CellSandbox(GuestSandbox):
             await self.destroy()
         except SubstrateFailed as failure:
             error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+
+    async def _bury(self) -> None:
+        """Wait until nothing is left of the cells before this one."""
+        for cell in self._buried:
+            await cell.end()
+        self._buried.clear()
 
     def _leave(self, cell: Cell) -> None:
         if cell.chain is not self._origin:
@@ -298,6 +304,7 @@ class CellSandbox(GuestSandbox):
             raise SandboxGone(f"sandbox {self.id} is gone")
         self._leave(old)
         self._cell = cell
+        self._buried = [each for each in (*self._buried, old) if not each.birth.gone.done()]
         self._runner.move_to(channel, cell)
 
     def _check(self) -> None:
@@ -311,8 +318,7 @@ class CellSandbox(GuestSandbox):
     async def _end(self) -> None:
         self._ended = True
         await self._cell.end()
-        if self._buried is not None:
-            await self._buried.end()
+        await self._bury()
         self._substrate.forget(self)
         self._leave(self._cell)
         self._substrate.chains.release(self._origin)
