@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.images.archive.pack import pack
 from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate, frozen, purity
 from dutyfree.substrates.cell.chain import Chain
@@ -244,6 +245,33 @@ async def test_forks_of_forks_are_flattened_before_they_get_slow(cells: CellSubs
         str(MAX_LIVE_LAYERS + 2),
         str(MAX_LIVE_LAYERS + 4),
     ]
+
+
+@pytest.mark.parametrize("over_host", [True, False])
+async def test_an_image_of_many_layers_is_flattened_once_and_stays_what_it_is(
+    cells: CellSubstrate, over_host: bool
+) -> None:
+    """More layers than the kernel's one page of mount options has room for."""
+    layers = []
+    for number in range(60):
+        with cells.store.staging() as scratch:
+            tree = scratch / "tree"
+            (tree / "data").mkdir(parents=True)
+            (tree / "data" / str(number)).write_text(str(number))
+            (tree / "data" / "last").write_text(str(number))
+            if number in (20, 55):
+                os.mknod(tree / "data" / str(number - 1), 0o020000, os.makedev(0, 0))
+            layers.append(cells.store.add(tree, pack(tree, None, cells.store.ownership), "test").digest)
+    spec = SandboxSpec(image=Image(tuple(layers), over_host=over_host, cwd="/"))
+    for _ in range(2):
+        box = await create(cells, spec)
+        root = Path(f"/proc/{box.pid}/root")
+        assert {int(path.name) for path in (root / "data").iterdir() if path.name != "last"} == {*range(60)} - {19, 54}
+        assert (root / "data/last").read_text() == "59"
+        assert (root / "usr").exists() is over_host
+        await box.destroy()
+    assert [stage.title for stage in cells.store.stages()] == ["52 layers in one"]
+    assert cells.store.check(deep=True) == []
 
 
 async def test_what_nobody_refers_to_is_given_back(cells: CellSubstrate) -> None:

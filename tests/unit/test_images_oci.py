@@ -26,9 +26,9 @@ import pytest
 import dutyfree
 from dutyfree.errors import ArchiveRefused, InvalidRequest, SubstrateUnavailable, Unsupported
 from dutyfree.images.archive.limits import ArchiveLimits
+from dutyfree.images.files import open_regular
 from dutyfree.images.oci import documents
 from dutyfree.images.oci.exporting import export_image, put_into_place
-from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import MAX_DEPTH, MAX_DOCUMENTS
 from dutyfree.images.ownership import Ownership

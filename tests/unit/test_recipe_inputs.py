@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, InfraFailed, InvalidRequest, SubstrateUnavailable
+from dutyfree.images.commands import TAIL_BYTES, CommandFailed, run_command
 from dutyfree.images.recipes import inputs
-from dutyfree.images.recipes.commands import TAIL_BYTES, CommandFailed, run_command
 from dutyfree.images.recipes.debian import DebianRoot
 from dutyfree.images.recipes.inputs import fingerprint
 from dutyfree.model.recipe import GitInput

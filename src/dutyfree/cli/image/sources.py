@@ -14,8 +14,8 @@ from dutyfree.errors import ArchiveRefused, InvalidRequest
 from dutyfree.images.archive.compression import decompressed
 from dutyfree.images.archive.limits import DEFAULT_LIMITS
 from dutyfree.images.archive.reading import BLOCK_BYTES, TarReader
+from dutyfree.images.files import open_regular
 from dutyfree.images.oci.blobs import OnBytes
-from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import Layout
 from dutyfree.images.store import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dutyfree.errors import ArchiveRefused, InvalidRequest
-from dutyfree.images.oci.files import open_regular
+from dutyfree.images.files import open_regular
 
 PIECE_BYTES = 256 * 1024
 

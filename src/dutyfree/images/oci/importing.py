@@ -18,9 +18,9 @@ from dutyfree.images.archive.compression import decompressed
 from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.images.archive.pack import pack
 from dutyfree.images.archive.unpack import Unpacked, unpack
+from dutyfree.images.files import open_regular
 from dutyfree.images.oci import skopeo
 from dutyfree.images.oci.blobs import Measured, OnBytes, buffered
-from dutyfree.images.oci.files import open_regular
 from dutyfree.images.oci.layout import Layout, LayoutImage
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store

@@ -6,8 +6,8 @@ import re
 from typing import Final
 
 from dutyfree.errors import InfraFailed
+from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.images.oci import skopeo
-from dutyfree.images.recipes.commands import CommandFailed, run_command
 
 TIMEOUT_S: Final = 120.0
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")

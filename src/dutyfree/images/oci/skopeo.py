@@ -22,6 +22,7 @@ from dutyfree.errors import (
     InvalidRequest,
     SubstrateUnavailable,
 )
+from dutyfree.images.commands import bound_to_us
 from dutyfree.images.oci.blobs import OnBytes
 from dutyfree.images.oci.documents import architecture
 
@@ -135,11 +136,8 @@ def _command(scratch: Path, timeout_s: float) -> list[str]:
     skopeo = shutil.which("skopeo")
     if skopeo is None:
         raise SubstrateUnavailable("skopeo is not installed", hint="as root: apt-get install skopeo")
-    # Ends with us however we end, so that nobody writes into a directory that others already clean up.
-    setpriv = shutil.which("setpriv")
-    bound = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
     limits = ["--command-timeout", f"{timeout_s + _GRACE_S:.0f}s", "--tmpdir", str(scratch)]
-    return [*bound, skopeo, "--override-os", "linux", "--override-arch", architecture(), *limits]
+    return [*bound_to_us(), skopeo, "--override-os", "linux", "--override-arch", architecture(), *limits]
 
 
 def _started(command: Sequence[str], stderr: int) -> subprocess.Popen[bytes]:

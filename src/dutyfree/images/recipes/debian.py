@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest, SubstrateUnavailable
+from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.images.oci.skopeo import NETWORK_ENVIRONMENT
 from dutyfree.images.ownership import is_root
-from dutyfree.images.recipes.commands import CommandFailed, run_command
 
 TIMEOUT_S: Final = 1800.0
 MAX_PACKAGES: Final = 512

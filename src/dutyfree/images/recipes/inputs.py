@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest
-from dutyfree.images.oci.files import open_regular
-from dutyfree.images.recipes.commands import CommandFailed, run_command
+from dutyfree.images.commands import CommandFailed, run_command
+from dutyfree.images.files import open_regular
 from dutyfree.model.recipe import GitInput
 
 MAX_ENTRIES: Final = 1_000_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dutyfree.errors import Unsupported
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, described
@@ -17,9 +16,6 @@ from dutyfree.substrates.cell.plan import Base, Lower, Setting
 MAX_STORED = 32
 """How many stored layers a cell's root is made of: each costs time at every look-up of a file that is not there, and
 all of their paths must fit into the kernel's one page of mount options."""
-KEPT_ON_TOP = 8
-"""How many of a longer chain stay as they are, because other images are likely to differ in them."""
-FLATTENING_S = 3600.0
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +52,7 @@ class Chains:
                 frozen.append(self._frozen.find(name))
             used = stored
             if len(stored) > MAX_STORED:
-                used = await asyncio.to_thread(self._flattened, stored, not image.over_host)
+                used = await in_thread(flattened, self._store, stored, bottom=not image.over_host)
             return self._chain(image, used, stored, tuple(frozen))
         except BaseException:
             for layer in frozen:
@@ -96,28 +92,3 @@ class Chains:
             lower = Lower(path, inside_host=self._setting.layers_inside_host)
             self._lowers[layer] = described(lower, tree, self._setting)
         return self._lowers[layer]
-
-    def _flattened(self, layers: tuple[str, ...], bottom: bool) -> tuple[str, ...]:
-        """The same content in fewer layers: the lower ones become one, which is made once and found again."""
-        from dutyfree.images.archive.pack import pack  # rarely needed, and the start of a program should be quick
-        from dutyfree.images.trees import merge_trees
-
-        low, high = layers[:-KEPT_ON_TOP], layers[-KEPT_ON_TOP:]
-        key = "sha256:" + hashlib.sha256(json.dumps(["flattened", bottom, low]).encode()).hexdigest()
-        image = self._store.recall(key)
-        if image is None:
-            with self._store.building(key, FLATTENING_S), self._store.staging() as scratch:
-                image = self._store.recall(key)
-                if image is None:
-                    hold = self._store.hold(low)
-                    try:
-                        tree = scratch / "tree"
-                        tree.mkdir()
-                        trees = [self._store.tree(layer) for layer in low]
-                        merge_trees(trees, tree, bottom=bottom, ownership=self._store.ownership, link=True)
-                    finally:
-                        hold.release()
-                    made = self._store.add(tree, pack(tree, None, self._store.ownership), "flattened", canonical=True)
-                    image = Image((made.digest,), over_host=not bottom)
-                    self._store.remember(key, image, title=f"{len(low)} layers in one")
-        return (*image.layers, *high)

@@ -20,16 +20,8 @@ class DiskTemplates:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._making: dict[int, asyncio.Task[str]] = {}
-
-    def missing(self) -> str | None:
+        self.missing = _missing()
         """Why a disk's size cannot be limited here, or None if it can."""
-        if os.geteuid() != 0:
-            return "an ordinary user cannot attach a file system image; uppers on tmpfs are limited"
-        if shutil.which("mkfs.ext4", path=_SEARCHED) is None:
-            return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
-        if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
-            return "/dev/loop-control is not available"
-        return None
 
     async def template(self, size_bytes: int) -> str:
         """The path of an empty file system of that size. Raises SubstrateFailed."""
@@ -55,6 +47,16 @@ class DiskTemplates:
             detail = (getattr(error, "stderr", None) or str(error).encode()).decode("utf-8", "replace").strip()
             raise SubstrateFailed(f"no disk template could be made: {detail}") from None
         return str(path)
+
+
+def _missing() -> str | None:
+    if os.geteuid() != 0:
+        return "an ordinary user cannot attach a file system image; uppers on tmpfs are limited"
+    if shutil.which("mkfs.ext4", path=_SEARCHED) is None:
+        return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
+    if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
+        return "/dev/loop-control is not available"
+    return None
 
 
 _SEARCHED = "/usr/sbin:/sbin:/usr/bin:/bin"

@@ -11,6 +11,7 @@ from pathlib import Path
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.plan import Lower, Setting, inner_roots
 from dutyfree.substrates.cell.spawner import Birth, Spawner
@@ -73,8 +74,6 @@ class FrozenLayers:
         return layer
 
     def _fill(self, target: Path, trees: list[Path]) -> None:
-        from dutyfree.images.trees import copy_tree, merge_trees  # rarely needed; programs should start quickly
-
         target.mkdir(parents=True)
         if len(trees) == 1:
             copy_tree(trees[0], target)

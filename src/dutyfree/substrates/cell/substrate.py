@@ -199,12 +199,12 @@ class CellSubstrate(Substrate):
     def _is_limited(self, spec: SandboxSpec) -> bool:
         """Whether an upper on disk has a size limit that can be held here."""
         assert self._disks is not None
-        return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing() is None
+        return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
 
     def _unenforced(self, setting: plan.Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
-            reason = self._disks.missing()
+            reason = self._disks.missing
             found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []
         return tuple(found)
 

@@ -37,7 +37,7 @@ async def run_command(
     if program is None:
         raise SubstrateUnavailable(f"{command[0]} is not installed", hint=f"Debian: apt-get install {command[0]}")
     process = await asyncio.create_subprocess_exec(
-        *_bound_to_us(),
+        *bound_to_us(),
         program,
         *command[1:],
         stdin=asyncio.subprocess.DEVNULL,
@@ -60,7 +60,7 @@ async def run_command(
     return text
 
 
-def _bound_to_us() -> list[str]:
+def bound_to_us() -> list[str]:
     """A prefix that has the kernel kill the command when we die, so that nobody writes where others clean up."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
