@@ -24,9 +24,11 @@ async def studies(bench: Bench) -> list[Study]:
     blocks = bench.blocks(9, 3)
     sizes_mb: tuple[int, ...] = SIZES_MB[::3] if bench.quick else SIZES_MB
     for kind in KINDS:
-        contenders = {f"{size} MB written": _between_actions(bench, kind, write_megabytes, size) for size in sizes_mb}
+        contenders = {
+            f"{size} MB written": _taking(bench, kind, write_megabytes, size, busy=False) for size in sizes_mb
+        }
         found.append(await _by_size(bench, f"snapshot between actions, {kind.title}", contenders, blocks, warm_up=1))
-    contenders = {f"{count} files of a byte": _between_actions(bench, TMPFS, _write_files, count) for count in FILES}
+    contenders = {f"{count} files of a byte": _taking(bench, TMPFS, _write_files, count, busy=False) for count in FILES}
     found.append(await _by_size(bench, f"snapshot between actions, {TMPFS.title}", contenders, blocks, warm_up=1))
     slow: list[tuple[str, Kind, Measured]] = [
         ("snapshot while a process runs, which copies", TMPFS, _while_running),
@@ -55,10 +57,13 @@ async def _write_files(box: Box, count: int) -> None:
     await run(box, [PYTHON, "-c", "\n".join(lines), str(count)])
 
 
-def _between_actions(bench: Bench, kind: Kind, write: Write, size: int) -> Contender:
+def _taking(bench: Bench, kind: Kind, write: Write, size: int, *, busy: bool) -> Contender:
     async def measure() -> float:
-        async with bench.box(kind) as box:
+        async with AsyncExitStack() as stack:
+            box = await stack.enter_async_context(bench.box(kind))
             await write(box, size)
+            if busy:
+                await stack.enter_async_context(box.session())
             await asyncio.sleep(PAUSE_S)
             start = time.perf_counter()
             snapshot = await box.snapshot()
@@ -70,19 +75,7 @@ def _between_actions(bench: Bench, kind: Kind, write: Write, size: int) -> Conte
 
 
 def _while_running(bench: Bench, kind: Kind, size_mb: int) -> Contender:
-    async def measure() -> float:
-        async with AsyncExitStack() as stack:
-            box = await stack.enter_async_context(bench.box(kind))
-            await write_megabytes(box, size_mb)
-            await stack.enter_async_context(box.session())
-            await asyncio.sleep(PAUSE_S)
-            start = time.perf_counter()
-            snapshot = await box.snapshot()
-            elapsed_ms = since_ms(start)
-            await snapshot.discard()
-        return elapsed_ms
-
-    return measure
+    return _taking(bench, kind, write_megabytes, size_mb, busy=True)
 
 
 def _saving(bench: Bench, kind: Kind, size_mb: int) -> Contender:

@@ -1,17 +1,14 @@
-/* The life of a cell: cloned, told its ids, reaped, and everything that it held given back. */
+/* The life of a cell: told its ids, frozen, reaped, and everything that it held given back. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/mount.h>
-#include <linux/sched.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -27,33 +24,10 @@ enum {
     PATIENCE_MS = 5,       /* for so long, cells that are being born go before what dead ones have left */
 };
 
-struct cell {
-    bool used;
-    uint64_t number;
-    pid_t pid;      /* 0 once there is no process to wait for */
-    bool removing;  /* `pid` is not the cell any more but the child that removes what it leaves */
-    bool frozen;    /* not a cell but the writable space of one, shown at FROZEN/number */
-    uint64_t origin; /* of a frozen space: the cell that it was of */
-    bool image;     /* its writable space is a file system on a disk of its own */
-    int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
-    int root;       /* of a cell whose space was frozen: taking its root down takes long, and a child does it; -1 for none */
-    int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
-    int exit_status;
-    int64_t ended_ms;
-    uint64_t outside, count; /* the cell's id range */
-    struct holdings holdings;
-};
-
 /* Slots are reused; the table only grows. Slot numbers go to epoll, so they stay valid while a cell lives. */
 static struct cell *cells;
 static uint32_t slots;
 static int births; /* cells that are not up yet */
-
-struct birth { /* a spawn request, read but for the operations that the cell itself does */
-    uint64_t flags;
-    int joins[MAX_CGROUPS], join_count, into, image, network;
-    struct field user, caps, exec;
-};
 
 static struct cell *free_slot(void) {
     for (uint32_t i = 0; i < slots; i++)
@@ -68,142 +42,16 @@ static struct cell *free_slot(void) {
     return &cells[first];
 }
 
-static bool read_request(const struct spawner *spawner, const uint8_t *fields, size_t length, struct birth *birth,
-                         struct cell *cell, struct step *step) {
-    struct field_reader reader;
-    struct field field;
-    struct arguments a;
-    *birth = (struct birth){.into = -1, .image = -1, .network = -1};
-    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
-        if (field.tag >= OP_MKDIR && field.tag < OP_USER) continue; /* for the cell itself */
-        switch (field.tag) {
-        case OP_CELL:
-            if (!arguments_of(&field, 1, &a, step)) return false;
-            cell->number = number_of(a.text[0]);
-            break;
-        case OP_UNSHARE:
-            if (!arguments_of(&field, 1, &a, step)) return false;
-            birth->flags = number_of(a.text[0]);
-            break;
-        case OP_JOIN:
-            if (!arguments_of(&field, 1, &a, step)) return false;
-            if (birth->join_count == MAX_CGROUPS) return step_failed(step, field.tag, E2BIG, a.text[0]);
-            int tasks = open(a.text[0], O_WRONLY | O_CLOEXEC);
-            if (tasks < 0) return step_failed(step, field.tag, errno, a.text[0]);
-            birth->joins[birth->join_count++] = tasks;
-            break;
-        case OP_INTO:
-            if (!arguments_of(&field, 1, &a, step)) return false;
-            if (birth->into >= 0) close(birth->into);
-            birth->into = open(a.text[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
-            if (birth->into < 0) return step_failed(step, field.tag, errno, a.text[0]);
-            break;
-        case OP_IMAGE:
-            if (!arguments_of(&field, 2, &a, step)) return false;
-            if (birth->image >= 0) close(birth->image);
-            birth->image = image_open(a.text[0], a.text[1]);
-            cell->image = true;
-            if (birth->image < 0) return step_failed(step, field.tag, errno, a.text[1]);
-            break;
-        case OP_NETWORK:
-            birth->network = networks_take(&spawner->networks);
-            if (birth->network < 0) return step_failed(step, field.tag, errno, "namespace");
-            break;
-        case OP_USER:
-            if (!arguments_of(&field, 3, &a, step)) return false;
-            cell->outside = number_of(a.text[0]);
-            cell->count = number_of(a.text[1]);
-            birth->user = field;
-            break;
-        case OP_CAPS: birth->caps = field; break;
-        case OP_EXEC: birth->exec = field; break;
-        default:
-            if (!holdings_take(&cell->holdings, &field, step)) return false;
-        }
-    }
-    if (reader.broken) return step_failed(step, 0, EPROTO, "malformed request");
-    return true;
-}
-
-static void close_request(const struct birth *birth) {
-    for (int i = 0; i < birth->join_count; i++) close(birth->joins[i]);
-    if (birth->into >= 0) close(birth->into);
-    if (birth->image >= 0) close(birth->image);
-    if (birth->network >= 0) close(birth->network);
-}
-
-static int clone_mount(const char *path) {
-    return (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-}
-
-static int keep_space(const struct field *field, struct step *step) {
-    struct arguments a;
-    if (!arguments_of(field, 1, &a, step)) return -1;
-    int kept = clone_mount(a.text[0]);
-    if (kept < 0) step_failed(step, OP_KEEP, errno, a.text[0]);
-    return kept;
-}
-
-/* In the cell's first process. Returns only on failure. */
-static void become_cell(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields,
-                        size_t length, int stream, int status, struct step *step) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* Writing "0" moves the writer without the kernel's global migration lock, which costs milliseconds. */
-    for (int i = 0; i < birth->join_count; i++)
-        if (write(birth->joins[i], "0", 1) != 1) {
-            step_failed(step, OP_JOIN, errno, "tasks");
-            return;
-        }
-    if (birth->network >= 0 && setns(birth->network, CLONE_NEWNET) < 0) {
-        step_failed(step, OP_NETWORK, errno, "namespace");
-        return;
-    }
-    if (birth->image >= 0 && dup3(birth->image, IMAGE_FD, O_CLOEXEC) < 0) {
-        step_failed(step, OP_IMAGE, errno, "descriptor");
-        return;
-    }
-    /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
-    int needed[] = {stream, status, spawner->guest, IMAGE_FD};
-    close_all_but(needed, sizeof needed / sizeof *needed);
-    struct field_reader reader;
-    struct field field;
-    int kept = -1;
-    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
-        if (field.tag == OP_KEEP) kept = keep_space(&field, step);
-        if (field.tag == OP_KEEP ? kept < 0 : field.tag >= OP_MKDIR && field.tag < OP_USER && !operation_do(&field, step))
-            return;
-    }
-    struct lockdown lockdown = {.user = birth->user.data ? &birth->user : NULL,
-                                .caps = &birth->caps,
-                                .exec = &birth->exec,
-                                .status = status,
-                                .kept = kept,
-                                .files = &spawner->files,
-                                .guest = spawner->guest,
-                                .stream = stream,
-                                .filter = &spawner->filter};
-    lockdown_and_exec(&lockdown, step);
-}
-
-static pid_t clone_cell(const struct birth *birth) {
-    struct clone_args args = {.flags = birth->flags, .exit_signal = SIGCHLD};
-    if (birth->into >= 0) {
-        args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = (unsigned)birth->into;
-    }
-    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
-}
-
 static bool start(struct spawner *spawner, struct cell *cell, const struct birth *birth, const uint8_t *fields,
                   size_t length, int stream, struct step *step) {
     int pair[2];
     if (!birth->exec.data || !birth->caps.data) return step_failed(step, OP_EXEC, EPROTO, "incomplete request");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return step_failed(step, OP_EXEC, errno, "socketpair");
-    pid_t pid = clone_cell(birth);
+    pid_t pid = birth_clone(birth);
     if (pid == 0) {
         close(pair[0]);
-        become_cell(spawner, birth, fields, length, stream, pair[1], step);
+        birth_go(spawner, birth, fields, length, stream, pair[1], step);
         (void)send(pair[1], step, sizeof *step, MSG_NOSIGNAL);
         _exit(127);
     }
@@ -243,9 +91,9 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
         return;
     }
     *cell = (struct cell){.used = true, .status = -1, .kept = -1, .root = -1};
-    bool done = read_request(spawner, fields, length, &birth, cell, &step) &&
+    bool done = birth_read(spawner, fields, length, &birth, cell, &step) &&
                 start(spawner, cell, &birth, fields, length, stream, &step);
-    close_request(&birth);
+    birth_close(&birth);
     if (done) reply_number(spawner, REPLY_SPAWNED, cell->number, TAG_PID, (uint64_t)cell->pid);
     else reply_failed(spawner, cell->number, &step); /* what it holds is given back by the next cells_reap */
 }
@@ -325,7 +173,8 @@ void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen) {
     bool done = false;
     if (!space || !cell) step_failed(&step, OP_FROZEN, space ? ESRCH : EAGAIN, "the cell");
     else {
-        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .origin = number, .status = -1, .kept = -1, .root = -1};
+        *space = (struct cell){.used = true, .frozen = true, .number = frozen, .origin = number,
+                               .status = -1, .kept = -1, .root = -1};
         done = freeze(cell, space, &step);
         space->used = done;
     }

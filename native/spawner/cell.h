@@ -1,4 +1,4 @@
-/* What a cell, or the spawner itself, holds on the machine and has to give back. */
+/* Cells, from their birth on, and what they, or the spawner itself, hold on the machine and have to give back. */
 #ifndef DUTYFREE_CELL_H
 #define DUTYFREE_CELL_H
 
@@ -19,5 +19,39 @@ bool holdings_take(struct holdings *holdings, const struct field *field, struct 
 bool holdings_drop_cgroups(struct holdings *holdings);
 bool holdings_drop_scratch(const struct holdings *holdings);
 void holdings_free(struct holdings *holdings);
+
+struct cell {
+    bool used;
+    uint64_t number;
+    pid_t pid;      /* 0 once there is no process to wait for */
+    bool removing;  /* `pid` is not the cell any more but the child that removes what it leaves */
+    bool frozen;    /* not a cell but the writable space of one, shown at FROZEN/number */
+    uint64_t origin; /* of a frozen space: the cell that it was of */
+    bool image;     /* its writable space is a file system on a disk of its own */
+    int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
+    int root;       /* of a cell whose space was frozen: taking its root down takes long, and a child does it; -1 for none */
+    int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
+    int exit_status;
+    int64_t ended_ms;
+    uint64_t outside, count; /* the cell's id range */
+    struct holdings holdings;
+};
+
+/* birth.c */
+struct birth { /* a spawn request, read but for the operations that the cell itself does */
+    uint64_t flags;
+    int joins[MAX_CGROUPS], join_count, into, image, network;
+    struct field user, caps, exec;
+};
+
+/* Does what has to be done before the cell exists. False with `step` filled in; `birth_close` is due either way. */
+bool birth_read(const struct spawner *spawner, const uint8_t *fields, size_t length, struct birth *birth,
+                struct cell *cell, struct step *step);
+void birth_close(const struct birth *birth);
+pid_t birth_clone(const struct birth *birth);
+/* In the cell's first process. Returns only on failure. */
+void birth_go(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields, size_t length, int stream,
+              int status, struct step *step);
+int clone_mount(const char *path); /* a copy of what is mounted there, attached nowhere */
 
 #endif

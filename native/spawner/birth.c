@@ -1,0 +1,138 @@
+/* The birth of a cell: its request read and, in its own first process, carried out. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cell.h"
+#include "spawner.h"
+
+bool birth_read(const struct spawner *spawner, const uint8_t *fields, size_t length, struct birth *birth,
+                         struct cell *cell, struct step *step) {
+    struct field_reader reader;
+    struct field field;
+    struct arguments a;
+    *birth = (struct birth){.into = -1, .image = -1, .network = -1};
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
+        if (field.tag >= OP_MKDIR && field.tag < OP_USER) continue; /* for the cell itself */
+        switch (field.tag) {
+        case OP_CELL:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            cell->number = number_of(a.text[0]);
+            break;
+        case OP_UNSHARE:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            birth->flags = number_of(a.text[0]);
+            break;
+        case OP_JOIN:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            if (birth->join_count == MAX_CGROUPS) return step_failed(step, field.tag, E2BIG, a.text[0]);
+            int tasks = open(a.text[0], O_WRONLY | O_CLOEXEC);
+            if (tasks < 0) return step_failed(step, field.tag, errno, a.text[0]);
+            birth->joins[birth->join_count++] = tasks;
+            break;
+        case OP_INTO:
+            if (!arguments_of(&field, 1, &a, step)) return false;
+            if (birth->into >= 0) close(birth->into);
+            birth->into = open(a.text[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+            if (birth->into < 0) return step_failed(step, field.tag, errno, a.text[0]);
+            break;
+        case OP_IMAGE:
+            if (!arguments_of(&field, 2, &a, step)) return false;
+            if (birth->image >= 0) close(birth->image);
+            birth->image = image_open(a.text[0], a.text[1]);
+            cell->image = true;
+            if (birth->image < 0) return step_failed(step, field.tag, errno, a.text[1]);
+            break;
+        case OP_NETWORK:
+            birth->network = networks_take(&spawner->networks);
+            if (birth->network < 0) return step_failed(step, field.tag, errno, "namespace");
+            break;
+        case OP_USER:
+            if (!arguments_of(&field, 3, &a, step)) return false;
+            cell->outside = number_of(a.text[0]);
+            cell->count = number_of(a.text[1]);
+            birth->user = field;
+            break;
+        case OP_CAPS: birth->caps = field; break;
+        case OP_EXEC: birth->exec = field; break;
+        default:
+            if (!holdings_take(&cell->holdings, &field, step)) return false;
+        }
+    }
+    if (reader.broken) return step_failed(step, 0, EPROTO, "malformed request");
+    return true;
+}
+
+void birth_close(const struct birth *birth) {
+    for (int i = 0; i < birth->join_count; i++) close(birth->joins[i]);
+    if (birth->into >= 0) close(birth->into);
+    if (birth->image >= 0) close(birth->image);
+    if (birth->network >= 0) close(birth->network);
+}
+
+int clone_mount(const char *path) {
+    return (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+}
+
+static int keep_space(const struct field *field, struct step *step) {
+    struct arguments a;
+    if (!arguments_of(field, 1, &a, step)) return -1;
+    int kept = clone_mount(a.text[0]);
+    if (kept < 0) step_failed(step, OP_KEEP, errno, a.text[0]);
+    return kept;
+}
+
+void birth_go(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields,
+                        size_t length, int stream, int status, struct step *step) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* Writing "0" moves the writer without the kernel's global migration lock, which costs milliseconds. */
+    for (int i = 0; i < birth->join_count; i++)
+        if (write(birth->joins[i], "0", 1) != 1) {
+            step_failed(step, OP_JOIN, errno, "tasks");
+            return;
+        }
+    if (birth->network >= 0 && setns(birth->network, CLONE_NEWNET) < 0) {
+        step_failed(step, OP_NETWORK, errno, "namespace");
+        return;
+    }
+    if (birth->image >= 0 && dup3(birth->image, IMAGE_FD, O_CLOEXEC) < 0) {
+        step_failed(step, OP_IMAGE, errno, "descriptor");
+        return;
+    }
+    /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
+    int needed[] = {stream, status, spawner->guest, IMAGE_FD};
+    close_all_but(needed, sizeof needed / sizeof *needed);
+    struct field_reader reader;
+    struct field field;
+    int kept = -1;
+    for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
+        if (field.tag < OP_MKDIR || field.tag >= OP_USER) continue;
+        if (field.tag == OP_KEEP) kept = keep_space(&field, step);
+        if (field.tag == OP_KEEP ? kept < 0 : !operation_do(&field, step)) return;
+    }
+    struct lockdown lockdown = {.user = birth->user.data ? &birth->user : NULL,
+                                .caps = &birth->caps,
+                                .exec = &birth->exec,
+                                .status = status,
+                                .kept = kept,
+                                .files = &spawner->files,
+                                .guest = spawner->guest,
+                                .stream = stream,
+                                .filter = &spawner->filter};
+    lockdown_and_exec(&lockdown, step);
+}
+
+pid_t birth_clone(const struct birth *birth) {
+    struct clone_args args = {.flags = birth->flags, .exit_signal = SIGCHLD};
+    if (birth->into >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (unsigned)birth->into;
+    }
+    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+}
