@@ -49,6 +49,7 @@ from dutyfree.model import (
     FileInfo,
     Image,
     Isolation,
+    Network,
     Observation,
     SandboxSpec,
     Span,
@@ -58,6 +59,7 @@ from dutyfree.model import (
 SpanListener = Callable[[Span], None]
 """Told of each span as it ends. `None` in place of a listener makes recording cost one comparison."""
 
+_NETWORKS = {Network.HOST: Capability.HOST_NETWORK, Network.BRIDGE: Capability.BRIDGE_NETWORK}
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
 DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3
 
@@ -90,10 +92,20 @@ class Substrate(ABC):
         GuestMisbehaved or DeadlineExceeded when creation went wrong. Nothing is left of a creation that raised.
         """
 
-    def check_image(self, spec: SandboxSpec) -> None:
-        """Raise Unsupported for a spec with an image where the substrate has none: for implementations of `create`."""
-        if spec.image.layers and Capability.IMAGES not in self.capabilities:
+    def check(self, spec: SandboxSpec) -> None:
+        """Raise Unsupported for a spec that takes a capability which the substrate lacks: for `create` to begin with.
+
+        Limits that it lacks are no error: `Sandbox.unenforced` names them.
+        """
+        if (spec.image.layers or spec.image.reference) and Capability.IMAGES not in self.capabilities:
             raise Unsupported(f"substrate {self.name!r} cannot start sandboxes from images", hint="use cells")
+        needed = _NETWORKS.get(spec.network)
+        if needed is not None and needed not in self.capabilities:
+            raise Unsupported(f"substrate {self.name!r} has no network of the kind {spec.network.value!r}")
+
+    def named_image(self, name: str) -> Image:
+        """The image of this name, to start sandboxes from. Raises InvalidRequest; Unsupported where there are none."""
+        raise Unsupported(f"substrate {self.name!r} has no images")
 
     @abstractmethod
     async def close(self) -> None:

@@ -155,7 +155,7 @@ class LocalHost:
         if isinstance(wanted, Recipe):
             return await self.build(wanted)
         if isinstance(wanted, str):
-            return self.store.find(wanted).image
+            return self._opened().named_image(wanted)
         return wanted if wanted is not None else Image()
 
     def _opened(self) -> GuardedSubstrate:

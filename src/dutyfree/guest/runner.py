@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import posixpath
 import time
@@ -43,6 +44,14 @@ class Runner:
         self._cwd = cwd
         self._encoded_cwd = encode_text(cwd)
         self._limits = limits
+        self._began_ns: int | None = None
+
+    def beside(self, channel: Channel, began_ns: int | None) -> Runner:
+        """The same sandbox through another guest, whose one action began with the call that started the guest."""
+        other = copy.copy(self)
+        other.channel = channel
+        other._began_ns = began_ns
+        return other
 
     def move_to(self, channel: Channel, limits: LimitWatch | None) -> None:
         """From now on actions go to another guest, which may still be on its way; what is under way stays behind."""
@@ -159,8 +168,9 @@ class Runner:
 
         The guest's word on how long it ran is believed only as far as the host's clock allows.
         """
+        start_ns = exchange.start_ns if self._began_ns is None else self._began_ns
         execute_ns = min(end.execute_ns, end_ns - exchange.start_ns)
-        timing = Timing(self.sandbox_id, exchange.start_ns, end_ns, execute_ns)
+        timing = Timing(self.sandbox_id, start_ns, end_ns, execute_ns)
         if self.on_span is not None:
             for span in timing.spans():
                 self.on_span(span)

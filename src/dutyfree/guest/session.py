@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from dutyfree.contract import Session
 from dutyfree.errors import SandboxGone, SessionEnded, SubstrateFailed
@@ -29,7 +29,7 @@ class GuestSession(Session):
         self._ended = False
 
     @classmethod
-    async def open(cls, runner: Runner, cwd: str | None, env: Mapping[str, str] | None) -> GuestSession:
+    async def open(cls, runner: Runner, cwd: str | None, env: Mapping[str, str] | None) -> Self:
         """Start the shell and wait until it is up."""
         shell = Opened(runner.known_limits)
         request = Run(

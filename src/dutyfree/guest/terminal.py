@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from dutyfree.contract import Terminal
 from dutyfree.errors import InvalidRequest
@@ -35,7 +35,7 @@ class GuestTerminal(Terminal):
         cols: int,
         cwd: str | None,
         env: Mapping[str, str] | None,
-    ) -> GuestTerminal:
+    ) -> Self:
         """Start the command and wait until the guest has done so."""
         _check_size(rows, cols)
         action = Action(command, cwd=cwd, env=env or {})

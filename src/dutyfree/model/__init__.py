@@ -6,6 +6,7 @@ from dutyfree.model.image import Image
 from dutyfree.model.isolation import Isolation
 from dutyfree.model.limits import Network, Resources
 from dutyfree.model.observation import Chunk, Observation, Timing
+from dutyfree.model.path import ActionPath
 from dutyfree.model.phase import Phase
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
 from dutyfree.model.span import Span
@@ -15,6 +16,7 @@ __all__ = [
     "DEFAULT_OUTPUT_LIMIT_BYTES",
     "DEFAULT_TIMEOUT_S",
     "Action",
+    "ActionPath",
     "Capability",
     "Chunk",
     "Command",

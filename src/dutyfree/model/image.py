@@ -14,11 +14,13 @@ from dutyfree.model.environment import check_env
 MAX_LAYERS = 128
 _STORED = re.compile(r"sha256:[0-9a-f]{64}")
 _LIVE = re.compile(r"live:[0-9a-z-]{1,80}")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Layers, bottom first, and what belongs to them. `Image()` is the host's own root, with nothing over it.
+    """Layers, bottom first, and what belongs to them. `Image()` is what the substrate starts from by itself: for cells
+    the host's own root, with nothing over it.
 
     A layer is named `sha256:...` after its content when a store keeps it, or `live:...` while it is the frozen upper of
     a sandbox that a substrate keeps, gone with that substrate.
@@ -30,9 +32,13 @@ class Image:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = "/root"
     """Where actions run unless they say otherwise."""
+    reference: str = ""
+    """Instead of layers: the name of an image that the substrate's own engine has, or can get."""
 
     def __post_init__(self) -> None:
-        if not self.layers and not self.over_host:
+        if self.reference:
+            self._check_reference()
+        elif not self.layers and not self.over_host:
             raise InvalidRequest("an image without layers has nothing in it")
         if len(self.layers) > MAX_LAYERS:
             raise InvalidRequest(f"an image has at most {MAX_LAYERS} layers, not {len(self.layers)}")
@@ -43,16 +49,22 @@ class Image:
             raise InvalidRequest(f"cwd {self.cwd!r} is not an absolute path")
         check_env(self.env)
 
+    def _check_reference(self) -> None:
+        if self.layers or self.over_host:
+            raise InvalidRequest("an image has layers, or is known to an engine by its name, not both")
+        if not _REFERENCE.fullmatch(self.reference):
+            raise InvalidRequest(f"{self.reference!r:.80} does not name an engine's image")
+
     @property
     def is_stored(self) -> bool:
         """Whether all of it is in a store, so that it outlives every sandbox."""
-        return not any(layer.startswith("live:") for layer in self.layers)
+        return not self.reference and not any(layer.startswith("live:") for layer in self.layers)
 
     @property
     def digest(self) -> str:
         """Names all of it: the same for the same content. Raises InvalidRequest for what is not stored yet."""
         if not self.is_stored:
-            raise InvalidRequest("an image with live layers has no digest", hint="save the snapshot first")
+            raise InvalidRequest("an image that is in no store has no digest", hint="save the snapshot first")
         return "sha256:" + hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
 
     def as_dict(self) -> dict[str, object]:

@@ -16,6 +16,8 @@ class Network(StrEnum):
 
     NONE = "none"
     """A loopback interface of its own, and nothing else."""
+    BRIDGE = "bridge"
+    """A network of its own, with a way outwards through the host; where the substrate has one."""
     HOST = "host"
     """The host's own network, unfiltered."""
 

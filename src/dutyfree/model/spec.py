@@ -23,6 +23,8 @@ class Capability(StrEnum):
     LIMIT_CPU = "limit-cpu"
     LIMIT_DISK = "limit-disk"
     DENY_NETWORK = "deny-network"
+    HOST_NETWORK = "host-network"
+    BRIDGE_NETWORK = "bridge-network"
     PRIVATE_FILES = "private-files"
     """What one sandbox writes, no other sandbox and no host process sees."""
     KILL_TREE = "kill-tree"

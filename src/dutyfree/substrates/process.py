@@ -61,6 +61,7 @@ class ProcessSubstrate(Substrate):
                 Capability.FILES,
                 Capability.KILL_TREE,
                 Capability.HOST_PROCESSES,
+                Capability.HOST_NETWORK,
             }
         )
 
@@ -74,7 +75,7 @@ class ProcessSubstrate(Substrate):
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> ProcessSandbox:
         if self._directory is None or self._guest is None:
             raise InvalidRequest("the substrate is not open")
-        self.check_image(spec)
+        self.check(spec)
         start_ns = time.monotonic_ns()
         sandbox_id = f"process-{secrets.token_hex(6)}"
         body = _Body(self._guest, self._directory / sandbox_id)

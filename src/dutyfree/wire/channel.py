@@ -49,8 +49,19 @@ class Channel:
     Belongs to the event loop that was running when it was made.
     """
 
-    def __init__(self, read_fd: int, write_fd: int, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
-        """Take ownership of the descriptors, which may be one and the same, and greet the guest."""
+    def __init__(
+        self,
+        read_fd: int,
+        write_fd: int,
+        *,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        unwrap: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """Take ownership of the descriptors, which may be one and the same, and greet the guest.
+
+        `unwrap` takes off what an engine puts around the guest's bytes; it may raise GuestMisbehaved.
+        """
+        self._unwrap = unwrap
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(FROM_GUEST)
         self._exchanges: dict[int, Exchange] = {}
@@ -178,6 +189,8 @@ class Channel:
 
     def _receive(self, data: bytes) -> None:
         try:
+            if self._unwrap is not None:
+                data = self._unwrap(data)
             for frame in self._decoder.feed(data):
                 self._take(decode_guest(frame))
                 if self._error is not None:

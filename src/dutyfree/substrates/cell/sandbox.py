@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
-from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
 from dutyfree.model import Network, Phase, SandboxSpec, Span, Unenforced
 from dutyfree.substrates.cell import cgroups, purity
@@ -24,6 +24,7 @@ from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import Birth, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
+from dutyfree.substrates.forking import check_count, multiply
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -175,36 +176,19 @@ class CellSandbox(GuestSandbox):
             return CellSnapshot(self._substrate, await self._frozen())
 
     async def fork(self, count: int) -> list[Sandbox]:
-        if not 1 <= count <= MAX_FORKS:
-            raise InvalidRequest(f"fork({count}): between 1 and {MAX_FORKS} sandboxes can be made")
+        check_count(count, MAX_FORKS)
         async with self._turn:
             chain = await self._frozen()
         start_ns = time.monotonic_ns()
+        spec = replace(self._spec, image=chain.image)
         try:
-            forks = await self._multiply(replace(self._spec, image=chain.image), count)
+            forks = await multiply(
+                lambda: self._substrate.create(spec, self._runner.on_span), count, at_once=FORKS_AT_ONCE
+            )
         finally:
             self._substrate.chains.release(chain)
         self._report(Phase.FORK, start_ns)
         return forks
-
-    async def _multiply(self, spec: SandboxSpec, count: int) -> list[Sandbox]:
-        places = asyncio.Semaphore(FORKS_AT_ONCE)
-
-        async def one() -> Sandbox:
-            async with places:
-                return await self._substrate.create(spec, self._runner.on_span)
-
-        work = [asyncio.create_task(one()) for _ in range(count)]
-        try:
-            return list(await asyncio.gather(*work))
-        except BaseException:
-            for task in work:
-                task.cancel()
-            made = await asyncio.gather(*work, return_exceptions=True)
-            await asyncio.gather(
-                *(each.destroy() for each in made if isinstance(each, Sandbox)), return_exceptions=True
-            )
-            raise
 
     async def _frozen(self) -> Chain:
         """A chain of the files as they are now, to be released by the caller."""

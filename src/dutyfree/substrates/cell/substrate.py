@@ -13,7 +13,7 @@ from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import is_root
 from dutyfree.images.store import Store, state_directory
-from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
+from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.substrates.cell import cgroups, hostroot, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
@@ -55,7 +55,7 @@ class CellSubstrate(Substrate):
         found = {
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
-            Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES,
+            Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_NETWORK,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
@@ -96,6 +96,7 @@ class CellSubstrate(Substrate):
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         setting = self._opened()
+        self.check(spec)
         start_ns = time.monotonic_ns()
         chain = await self.chains.resolve(spec.image)
         try:
@@ -117,6 +118,9 @@ class CellSubstrate(Substrate):
             on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
             on_span(Span(Phase.READY, cell.spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
         return sandbox
+
+    def named_image(self, name: str) -> Image:
+        return self.store.find(name).image
 
     def stream(self) -> tuple[Channel, socket.socket]:
         """The two ends of a new cell's wire: ours speaks already, theirs is for `spawn`."""

@@ -26,7 +26,7 @@ class FakeSubstrate(Substrate):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.FILES, Capability.PRIVATE_FILES})
+        return frozenset({Capability.FILES, Capability.PRIVATE_FILES, Capability.HOST_NETWORK})
 
     @property
     def living(self) -> frozenset[FakeSandbox]:
@@ -39,7 +39,7 @@ class FakeSubstrate(Substrate):
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         if not self._is_open:
             raise InvalidRequest("the substrate is not open")
-        self.check_image(spec)
+        self.check(spec)
         self._created += 1
         name = f"fake-{self._created}"
         fault = self._performer.fault(Step.CREATE)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
-from dutyfree.model import Capability, Isolation, SandboxSpec
+from dutyfree.model import Capability, Image, Isolation, SandboxSpec
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
 
 CREATE_TIMEOUT_S = 600.0
@@ -88,6 +88,9 @@ class GuardedSubstrate(Substrate):
         sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._living.discard, self._adopt)
         self._living.add(sandbox)
         return sandbox
+
+    def named_image(self, name: str) -> Image:
+        return self._inner.named_image(name)
 
     async def close(self) -> None:
         async with self._lifecycle:

@@ -137,7 +137,7 @@ async def unenforced(context: Context) -> None:
             expect.true(word in named, f"{capability.value} is missing, and not named as not enforced: {named!r}")
 
 
-@check("limits.unasked", "a bound that was not asked for is not complained about")
+@check("limits.unasked", "a bound that was not asked for is not complained about", needs=(Capability.HOST_NETWORK,))
 async def unasked(context: Context) -> None:
     resources = Resources(memory_bytes=None, cpus=None, pids=None, disk_bytes=None)
     box = await context.sandbox(SandboxSpec(resources, network=Network.HOST))

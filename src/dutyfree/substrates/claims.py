@@ -1,0 +1,121 @@
+"""Claims: marks by which what a killed process left behind is told from what belongs to a live one.
+
+A claim is named after its process, the moment, and the machine's current boot. Its directory holds a lock that lives as
+long as the process (and whoever inherited the descriptor); what bears the name of a claim without one is nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
+from dutyfree.removal import remove_tree
+
+LOCK = "lock"
+_NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")
+
+
+def state_base() -> Path:
+    """Where claims and small, short-lived state are."""
+    if os.geteuid() == 0:
+        return Path("/run/dutyfree")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime, "dutyfree")
+    return Path(tempfile.gettempdir(), f"dutyfree-{os.geteuid()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One process's claim. Whoever inherits `lock_fd` keeps it alive, too."""
+
+    name: str
+    directory: Path
+    lock_fd: int
+
+    def release(self) -> None:
+        """Give it up, with its directory."""
+        forget(self.directory)
+        os.close(self.lock_fd)
+
+
+def claim(kind: str = "") -> Claim:
+    """A new claim, below the directory of its `kind`. Raises SubstrateUnavailable where there is no place for it."""
+    name = f"{os.getpid()}-{time.monotonic_ns():x}-{_boot()}"
+    base = state_base()
+    directory = base / kind / name
+    try:
+        for each in (base, directory.parent):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_ours(each):
+                raise PermissionError(f"{each} is not a directory of this user's")
+        directory.mkdir(mode=0o700)
+        lock_fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX)
+    except OSError as error:
+        hint = "set XDG_RUNTIME_DIR to a directory that you may write to"
+        raise SubstrateUnavailable(f"no place for the state of sandboxes: {error}", hint=hint) from error
+    return Claim(name, directory, lock_fd)
+
+
+def dead(kind: str = "") -> list[Path]:
+    """Directories of claims of this kind whose processes are dead; to be removed, with all that bears their names."""
+    base = state_base() / kind
+    if not is_ours(base):
+        return []
+    return sorted(path for path in directories(base) if is_dead(path.name, kind))
+
+
+def is_dead(name: str, kind: str = "") -> bool:
+    """Whether a claim of this machine has lost its process. Names that are not ours to judge are never dead."""
+    named = _NAME.fullmatch(name)
+    if named is None or named[2] != _boot():
+        return False
+    try:
+        with (state_base() / kind / name / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    # A claim that is just being made has no lock yet; its process tells.
+    return not Path(f"/proc/{named[1]}").exists()
+
+
+def forget(directory: Path) -> None:
+    """Remove it; what cannot be removed now is left to whoever comes next."""
+    with contextlib.suppress(SubstrateFailed):
+        remove_tree(directory)
+
+
+def is_ours(base: Path) -> bool:
+    """Whether this user alone can write there."""
+    try:
+        info = base.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
+
+
+def directories(directory: Path) -> list[Path]:
+    """The directories in it, no links."""
+    try:
+        return [path for path in directory.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []
+
+
+def _boot() -> str:
+    """Tells this boot of this machine, and this process namespace, from all others that may share its directories."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:12]

@@ -1,0 +1,65 @@
+"""What a sandbox is made of at the moment."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dutyfree.errors import Unsupported
+from dutyfree.guest import LimitWatch
+from dutyfree.model import Phase, Span, Unenforced
+from dutyfree.wire.channel import Channel
+
+if TYPE_CHECKING:
+    from dutyfree.contract import Snapshot
+
+
+class Marks:
+    """The engine's own boundaries during one creation, to be told when it is known whose creation it was."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[Phase, str, int, int]] = []
+
+    @contextmanager
+    def step(self, phase: Phase, name: str) -> Iterator[None]:
+        """Time one step: `create`/"pull", `create`/"start", `ready`/"handshake" ... A step that raises is not told."""
+        start_ns = time.monotonic_ns()
+        yield
+        self._spans.append((phase, name, start_ns, time.monotonic_ns()))
+
+    def spans(self, sandbox: str) -> list[Span]:
+        """What was timed."""
+        return [Span(phase, start_ns, end_ns, sandbox, name) for phase, name, start_ns, end_ns in self._spans]
+
+
+class Body(ABC):
+    """A container, or a machine, with our guest in it."""
+
+    channel: Channel
+    """The stream of the guest that was started with it; the handshake is done."""
+    env: dict[str, str]
+    """What actions find in their environment, the image's and the spec's."""
+    cwd: str
+    """Where actions run unless they say otherwise."""
+    limits: LimitWatch | None = None
+    unenforced: tuple[Unenforced, ...] = ()
+    pid: int | None = None
+    """A process of this machine without which the body is dead, where there is one."""
+
+    @abstractmethod
+    async def connect(self) -> Channel:
+        """A guest of its own for one action, started by a call of the engine's control plane; greeted.
+
+        It ends when its channel is closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
+        """
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Kill it and give back everything. The channel is closed already. Idempotent; raises SubstrateFailed."""
+
+    async def snapshot(self) -> Snapshot:
+        """Freeze the files as they are now; `make_body` takes its image. Raises as `Sandbox.snapshot` does."""
+        raise Unsupported("this substrate cannot take snapshots")

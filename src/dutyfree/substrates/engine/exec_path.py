@@ -1,0 +1,116 @@
+"""The exec path: one call of the engine's control plane for each action.
+
+The engine runs a guest for the action, and the guest runs the action: exit codes and signals, timeouts, whole process
+trees and the command's own time are then the same as on the guest path, for the price of one more process beside a call
+that costs tens of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from dutyfree.contract import ActionStream, Session, Terminal
+from dutyfree.errors import DutyfreeError, SubstrateFailed
+from dutyfree.guest.runner import Runner
+from dutyfree.guest.session import GuestSession
+from dutyfree.guest.terminal import GuestTerminal
+from dutyfree.model import Action, Command, Observation
+from dutyfree.substrates.engine.body import Body
+from dutyfree.substrates.engine.exec_stream import ExecActionStream
+from dutyfree.wire.channel import Channel
+
+
+class ExecPath:
+    """Makes a connection for each thing that is asked, and keeps count of those that are open."""
+
+    def __init__(self, runner: Runner, body: Callable[[], Body]) -> None:
+        self._sandbox = runner
+        self._body = body
+        self._channels: set[Channel] = set()
+
+    async def connect(self, *, one_action: bool = True) -> Runner:
+        """A guest of its own, to be given up with `disconnect`. Raises as `Body.connect` does.
+
+        `one_action`: the call is part of the action for which it is made.
+        """
+        began_ns = time.monotonic_ns()
+        channel = await self._body().connect()
+        self._channels.add(channel)
+        return self._sandbox.beside(channel, began_ns if one_action else None)
+
+    def disconnect(self, runner: Runner) -> None:
+        """End the guest and whatever it still runs. Idempotent."""
+        runner.channel.close()
+        self._channels.discard(runner.channel)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Runner]:
+        """A guest for the length of the block."""
+        runner = await self.connect()
+        try:
+            yield runner
+        finally:
+            self.disconnect(runner)
+
+    async def run(self, action: Action) -> Observation:
+        """Run one action to its end."""
+        async with self.connected() as runner:
+            return await runner.run(action)
+
+    def stream(self, action: Action) -> ActionStream:
+        """An action whose output is read while it runs."""
+        return ExecActionStream(self, action)
+
+    async def session(self, cwd: str | None, env: Mapping[str, str] | None) -> Session:
+        """A persistent shell: one call for all of its lines."""
+        runner = await self.connect(one_action=False)
+        try:
+            session = await _ExecSession.open(runner, cwd, env)
+        except BaseException:
+            self.disconnect(runner)
+            raise
+        session.on_close = lambda: self.disconnect(runner)
+        return session
+
+    async def terminal(
+        self, command: Command, *, rows: int, cols: int, cwd: str | None, env: Mapping[str, str] | None
+    ) -> Terminal:
+        """A command on a pseudo-terminal."""
+        runner = await self.connect()
+        try:
+            terminal = await _ExecTerminal.open(runner, command, rows=rows, cols=cols, cwd=cwd, env=env)
+        except BaseException:
+            self.disconnect(runner)
+            raise
+        terminal.on_close = lambda: self.disconnect(runner)
+        return terminal
+
+    def fail(self, error: DutyfreeError) -> None:
+        """Everyone who waits on a connection gets the error, and the connections end."""
+        for channel in tuple(self._channels):
+            channel.fail(error)
+        self._channels.clear()
+
+    def close(self) -> None:
+        """The sandbox is being destroyed."""
+        self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
+
+
+class _ExecSession(GuestSession):
+    on_close: Callable[[], None] = staticmethod(lambda: None)
+
+    async def close(self) -> None:
+        with suppress(DutyfreeError):
+            await super().close()
+        self.on_close()
+
+
+class _ExecTerminal(GuestTerminal):
+    on_close: Callable[[], None] = staticmethod(lambda: None)
+
+    async def close(self) -> None:
+        with suppress(DutyfreeError):
+            await super().close()
+        self.on_close()

@@ -1,0 +1,95 @@
+"""An action on the exec path whose output is read while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from dutyfree.contract import ActionStream
+from dutyfree.guest.stream import GuestActionStream
+from dutyfree.model import Action, Chunk, Observation
+
+if TYPE_CHECKING:
+    from dutyfree.guest.runner import Runner
+    from dutyfree.substrates.engine.exec_path import ExecPath
+
+
+class ExecActionStream(ActionStream):
+    """Its connection is begun when it is made; every call waits for it."""
+
+    def __init__(self, path: ExecPath, action: Action) -> None:
+        self._path = path
+        self._action = action
+        self._runner: Runner | None = None
+        self._entered = False
+        self._starting = asyncio.create_task(self._start())
+
+    async def _start(self) -> GuestActionStream:
+        self._runner = await self._path.connect()
+        try:
+            stream = GuestActionStream(self._runner, self._action)
+            return await stream.__aenter__()
+        except BaseException:
+            self._path.disconnect(self._runner)
+            raise
+
+    async def _started(self) -> GuestActionStream:
+        return await asyncio.shield(self._starting)
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        try:
+            return await (await self._started()).__anext__()
+        except asyncio.CancelledError:
+            await self._end_unless_entered()
+            raise
+
+    async def write(self, data: bytes) -> None:
+        await (await self._started()).write(data)
+
+    async def end_input(self) -> None:
+        await (await self._started()).end_input()
+
+    async def signal(self, number: int) -> None:
+        await (await self._started()).signal(number)
+
+    async def kill(self) -> None:
+        await (await self._started()).kill()
+
+    async def wait(self) -> Observation:
+        try:
+            seen = await (await self._started()).wait()
+        except asyncio.CancelledError:
+            await self._end_unless_entered()
+            raise
+        self._disconnect()
+        return seen
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def _end_unless_entered(self) -> None:
+        if not self._entered:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Also what is still on its way: cancelling its connection leaves nothing of it."""
+        self._starting.cancel()
+        await asyncio.wait([self._starting])
+        if not self._starting.cancelled():
+            self._starting.exception()  # whoever read the stream was told
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._runner is not None:
+            self._path.disconnect(self._runner)

@@ -1,0 +1,165 @@
+"""One sandbox: the contract over a body that can be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
+from dutyfree.errors import SandboxGone, SandboxReset, SubstrateFailed, Unsupported
+from dutyfree.guest import GuestSandbox
+from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec, Span
+from dutyfree.substrates.engine.body import Body, Marks
+from dutyfree.substrates.engine.exec_files import ExecFiles
+from dutyfree.substrates.engine.exec_path import ExecPath
+from dutyfree.substrates.forking import check_count, multiply
+
+if TYPE_CHECKING:
+    from dutyfree.substrates.engine.substrate import EngineSubstrate
+
+MAX_FORKS = 1024
+FORKS_AT_ONCE = 4
+_numbers = itertools.count(1)
+
+
+class EngineSandbox(GuestSandbox):
+    """Actions go to the body's own guest, or, on the exec path, each to a guest of its own."""
+
+    def __init__(self, substrate: EngineSubstrate, body: Body, spec: SandboxSpec, on_span: SpanListener | None) -> None:
+        super().__init__(
+            f"{substrate.name}-{os.getpid()}-{next(_numbers)}", body.channel, destroy=self._end, env=body.env,
+            cwd=body.cwd, limits=body.limits, unenforced=body.unenforced, on_span=on_span,
+        )  # fmt: skip
+        self._substrate = substrate
+        self._body = body
+        self._spec = spec
+        self._turn = asyncio.Lock()
+        self._ended = False
+        self._exec: ExecPath | None = None
+        if substrate.path is ActionPath.EXEC:
+            self._exec = ExecPath(self._runner, lambda: self.body)
+            self.files = ExecFiles(self._exec)
+
+    @property
+    def body(self) -> Body:
+        """What it is made of now. Raises SandboxGone."""
+        self._check()
+        return self._body
+
+    @property
+    def pid(self) -> int | None:
+        """A process of this machine without which the sandbox is dead, where there is one."""
+        return self._body.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended and super().alive
+
+    async def run(self, action: Action) -> Observation:
+        return await (super().run(action) if self._exec is None else self._exec.run(action))
+
+    def stream(self, action: Action) -> ActionStream:
+        self._check()
+        return super().stream(action) if self._exec is None else self._exec.stream(action)
+
+    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+        if self._exec is not None:
+            return await self._exec.session(cwd, env)
+        return await super().session(cwd=cwd, env=env)
+
+    async def terminal(
+        self,
+        command: Command,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Terminal:
+        if self._exec is not None:
+            return await self._exec.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+        return await super().terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+
+    async def reset(self) -> None:
+        """Another body from the same spec takes the place of the old one, which is ended."""
+        self._needs(Capability.RESET)
+        start_ns = time.monotonic_ns()
+        self._check()
+        try:
+            async with self._turn:
+                self._check()
+                await self._replace()
+        except BaseException as error:
+            self._ended = True
+            await self._destroy_after(error)
+            raise
+        self._report(Phase.RESET, start_ns)
+
+    async def _replace(self) -> None:
+        old, leaving = self._body, self._runner.channel
+        body = await self._substrate.make_body(self._spec, Marks())
+        if not self.alive:  # destroyed, or dead, meanwhile
+            body.channel.close()
+            await asyncio.shield(body.end())
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        self._body = body
+        self._runner.move_to(body.channel, body.limits)
+        leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
+        if self._exec is not None:
+            self._exec.fail(SandboxReset("the sandbox was reset while this was under way"))
+        await asyncio.shield(old.end())
+
+    async def snapshot(self) -> Snapshot:
+        self._needs(Capability.SNAPSHOT)
+        start_ns = time.monotonic_ns()
+        async with self._turn:
+            snapshot = await self.body.snapshot()
+        self._report(Phase.SNAPSHOT, start_ns)
+        return snapshot
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        self._needs(Capability.FORK)
+        check_count(count, MAX_FORKS)
+        start_ns = time.monotonic_ns()
+        async with self._turn:
+            snapshot = await self.body.snapshot()
+        try:
+            spec = replace(self._spec, image=snapshot.image)
+            forks = await multiply(
+                lambda: self._substrate.create(spec, self._runner.on_span), count, at_once=FORKS_AT_ONCE
+            )
+        finally:
+            await snapshot.discard()
+        self._report(Phase.FORK, start_ns)
+        return forks
+
+    async def _destroy_after(self, error: BaseException) -> None:
+        try:
+            await self.destroy()
+        except SubstrateFailed as failure:
+            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+
+    async def _end(self) -> None:
+        self._ended = True
+        if self._exec is not None:
+            self._exec.close()
+        async with self._turn:  # a reset or a snapshot under way must not leave a body behind
+            await self._body.end()
+        self._substrate.forget(self)
+
+    def _needs(self, capability: Capability) -> None:
+        if capability not in self._substrate.capabilities:
+            raise Unsupported(f"substrate {self._substrate.name!r} lacks {capability.value}")
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+
+    def _report(self, phase: Phase, start_ns: int) -> None:
+        if self._runner.on_span is not None:
+            self._runner.on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))
