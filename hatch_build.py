@@ -1,4 +1,4 @@
-"""Compiles the guest agent and the cell spawner while the package is built, with plain gcc and make."""
+"""Compiles the programs in native/ while the package is built, with plain gcc and make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROGRAMS = ("dutyfree-guest", "dutyfree-spawner")
+PROGRAMS = ("dutyfree-guest", "dutyfree-spawner", "dutyfree-init")
 
 
 class NativeBuildHook(BuildHookInterface):
@@ -34,7 +34,7 @@ def compile_native(root: Path) -> None:
     missing = [tool for tool in ("gcc", "make") if shutil.which(tool) is None]
     if missing:
         raise SystemExit(
-            f"error: dutyfree compiles two small C programs, and {' and '.join(missing)} cannot be found\n"
+            f"error: dutyfree compiles small C programs, and {' and '.join(missing)} cannot be found\n"
             "hint: on Debian or Ubuntu: apt-get install gcc libc6-dev make"
         )
     native, target = root / "native", root / "src" / "dutyfree" / "_native"

@@ -4,6 +4,7 @@
 
 #include "../common/fields.h"
 #include "../common/frame.h"
+#include "../guest/hello.h"
 #include "../guest/request.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -22,6 +23,12 @@ static void check_request(const uint8_t *payload, size_t length) {
     request_free(&request);
 }
 
+static void check_hello(const uint8_t *payload, size_t length) {
+    struct hello hello;
+    if (!hello_parse(&hello, payload, length)) return;
+    if (hello.hostname_bytes > HOSTNAME_MAX_BYTES || hello.seed_bytes > SEED_MAX_BYTES) abort();
+}
+
 static void check_fields(const uint8_t *payload, size_t length) {
     struct field_reader reader;
     struct field field;
@@ -34,12 +41,14 @@ static void check_fields(const uint8_t *payload, size_t length) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    check_hello(data, size);
     check_request(data, size); /* also without a frame, so that the fuzzer need not find a length first */
     struct frame frame;
     const char *fault = NULL;
     ptrdiff_t used;
     while ((used = frame_from_host(data, size, &frame, &fault)) > 0) {
         check_fields(frame.payload, frame.length);
+        if (frame.kind == HOST_HELLO) check_hello(frame.payload, frame.length);
         if (frame.kind == HOST_RUN) check_request(frame.payload, frame.length);
         data += used;
         size -= (size_t)used;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "descriptors.h"
@@ -20,6 +21,8 @@ enum {
     EXIT_TRUNCATED = 2,
     EXIT_SESSION_ENDED = 4,
     EXIT_DISK_FULL = 8,
+    EXIT_OOM_KILLED = 16,
+    EXIT_PIDS_LIMITED = 32,
     LAST_SHARE = 256, /* less than 1/256 of a disk is too little to be of use */
 };
 
@@ -46,6 +49,7 @@ struct action *action_new(uint32_t id, const struct request *request) {
     action->output_limit = request->output_limit;
     action->outlets = action->own_outlets;
     action->started_ns = now_ns();
+    action->met = machine_met_before();
     for (int i = 0; i < 2; i++) outlet_open(&action->own_outlets[i], -1, (uint8_t)(i + 1), false, action);
     intake_open(&action->intake, -1, false);
     action->next_by_id = by_id[id % BUCKETS];
@@ -97,8 +101,15 @@ void action_queue(struct action *action) {
     queue_end = &action->next_queued;
 }
 
+static void remove_leftover(struct action *action) {
+    if (action->leftover != NULL) unlink(action->leftover);
+    free(action->leftover);
+    action->leftover = NULL;
+}
+
 void action_ended(struct action *action, int wait_status, const struct rusage *usage) {
     action->ended = true;
+    remove_leftover(action); /* an applet that came to its end has put it in its place */
     action->wait_status = wait_status;
     action->execute_ns = now_ns() - action->started_ns;
     if (usage != NULL) {
@@ -161,6 +172,13 @@ static bool disk_is_full(void) {
            ((space.f_blocks > 0 && space.f_bavail <= space.f_blocks / LAST_SHARE) || (space.f_files > 0 && space.f_ffree == 0));
 }
 
+/* The same for the bounds that only this machine's own kernel knows of. */
+static unsigned bounds_met(const struct action *action) {
+    struct met now = machine_met();
+    return (now.oom_kills > action->met.oom_kills ? EXIT_OOM_KILLED : 0u) |
+           (now.fork_refusals > action->met.fork_refusals ? EXIT_PIDS_LIMITED : 0u);
+}
+
 static void send_exit(const struct action *action) {
     uint8_t payload[128];
     struct field_writer fields;
@@ -177,7 +195,8 @@ static void send_exit(const struct action *action) {
     fields_put_number(&fields, 6,
                       (action->timed_out ? EXIT_TIMED_OUT : 0u) | (truncated ? EXIT_TRUNCATED : 0u) |
                           (action->session_ended ? EXIT_SESSION_ENDED : 0u) |
-                          (action->wait_status != 0 && disk_is_full() ? EXIT_DISK_FULL : 0u));
+                          (action->wait_status != 0 && disk_is_full() ? EXIT_DISK_FULL : 0u) |
+                          (action->wait_status != 0 ? bounds_met(action) : 0u));
     fields_put_number(&fields, 7, action->produced[0]);
     fields_put_number(&fields, 8, action->produced[1]);
     stream_send_fields(GUEST_EXIT, action->id, &fields);
@@ -225,10 +244,20 @@ void actions_bury(void) {
         struct action *action = buried;
         buried = action->next_buried;
         session_free(action);
+        free(action->leftover);
         free(action);
     }
 }
 
 bool actions_idle(void) {
     return count == 0;
+}
+
+void actions_clean_up(void) {
+    for (size_t i = 0; i < BUCKETS; i++) {
+        for (struct action *action = by_id[i]; action != NULL; action = action->next_by_id) {
+            if (action->leftover != NULL && action->pid > 0) waitpid(action->pid, NULL, 0);
+            remove_leftover(action);
+        }
+    }
 }

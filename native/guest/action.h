@@ -13,6 +13,7 @@
 
 #include "input.h"
 #include "loop.h"
+#include "machine.h"
 #include "output.h"
 #include "request.h"
 #include "timer.h"
@@ -29,6 +30,7 @@ struct action {
     struct outlet own_outlets[2];
     struct intake intake;
     struct timer timer;
+    char *leftover; /* the file that an applet leaves behind if it is killed, or NULL */
 
     uint64_t credit;       /* output bytes that the host will still take */
     uint64_t output_limit; /* output bytes that may be sent at all */
@@ -38,6 +40,7 @@ struct action {
     uint64_t execute_ns;
     uint64_t cpu_us;
     uint64_t peak_rss_bytes;
+    struct met met; /* how often the machine's bounds had been met, as far as was known when it began */
     int wait_status; /* as wait4 gives it, once `ended` */
     bool ended;      /* the command has exited; its output may still be on the way */
     bool terminal;
@@ -73,5 +76,7 @@ void actions_settle(void);
 void actions_resume(void);
 void actions_bury(void);
 bool actions_idle(void);
+/* The guest is ending, and all that it started was killed: remove what that may have left behind. */
+void actions_clean_up(void);
 
 #endif

@@ -32,7 +32,7 @@ int applet_read(char *const *arguments) {
 }
 
 /* A name in the directory of `path` that nobody has, by chance. False with errno. */
-static bool name_beside(const char *path, char temporary[PATH_MAX]) {
+static bool choose_name(const char *path, char temporary[PATH_MAX]) {
     static const char LETTERS[] = "abcdefghijklmnopqrstuvwxyz234567";
     static const char STEM[] = ".dutyfree-";
     const char *slash = strrchr(path, '/');
@@ -48,6 +48,20 @@ static bool name_beside(const char *path, char temporary[PATH_MAX]) {
     char *at = temporary + directory + sizeof STEM - 1;
     for (size_t i = 0; i < sizeof random; i++) *at++ = LETTERS[random[i] % (sizeof LETTERS - 1)];
     *at = '\0';
+    return true;
+}
+
+static char chosen[PATH_MAX]; /* by the guest, for the applet's process that it is about to make */
+
+char *applet_leftover(char *const *argv) {
+    *chosen = '\0';
+    if (argv[0] == NULL || strcmp(argv[0], "write") != 0 || argv[1] == NULL) return NULL;
+    return choose_name(argv[1], chosen) ? strdup(chosen) : NULL;
+}
+
+static bool name_beside(const char *path, char temporary[PATH_MAX]) {
+    if (*chosen == '\0') return choose_name(path, temporary);
+    memcpy(temporary, chosen, sizeof chosen);
     return true;
 }
 

@@ -4,6 +4,9 @@
 
 /* argv is the applet's name and arguments. Returns the exit code: 0, or the errno of what failed. */
 int applet_run(char *const *argv);
+/* The name, to be freed, of the file that the applet may leave behind if it is killed; NULL if it leaves none. Chosen
+ * before the applet's process is made, which then uses it. */
+char *applet_leftover(char *const *argv);
 
 /* Each one gets its arguments, without the name and as many as it wants, and returns the exit code. */
 int applet_read(char *const *arguments);

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "action.h"
+#include "hello.h"
+#include "machine.h"
 #include "session.h"
 #include "start.h"
 #include "../common/reason.h"
@@ -27,14 +29,14 @@ static bool two_numbers(const struct frame *frame, uint64_t *first, uint64_t *se
     return found && !reader.broken;
 }
 
-static void hello(const struct frame *frame) {
-    uint64_t version = 0;
-    uint64_t unused = 0;
-    if (!two_numbers(frame, &version, &unused) || version < PROTOCOL_VERSION || greeted) {
+static void greet(const struct frame *frame) {
+    struct hello hello;
+    if (!hello_parse(&hello, frame->payload, frame->length) || hello.version < PROTOCOL_VERSION || greeted) {
         stream_fault("a HELLO that cannot be answered");
         return;
     }
     greeted = true;
+    machine_identify(&hello);
     uint8_t payload[64];
     struct field_writer fields;
     fields_write(&fields, payload, sizeof payload);
@@ -116,7 +118,7 @@ void dispatch_frame(const struct frame *frame) {
     }
     struct action *action = frame->id == 0 || frame->kind == HOST_RUN ? NULL : action_find(frame->id);
     switch (frame->kind) {
-    case HOST_HELLO: hello(frame); break;
+    case HOST_HELLO: greet(frame); break;
     case HOST_RUN: run(frame); break;
     case HOST_PING: stream_send(GUEST_PONG, 0, frame->payload, frame->length); break;
     case HOST_QUIT: stream_end(); break;

@@ -14,6 +14,7 @@
 #include "action.h"
 #include "descriptors.h"
 #include "loop.h"
+#include "machine.h"
 #include "spawn.h"
 #include "stream.h"
 #include "tree.h"
@@ -92,13 +93,18 @@ static void end_everything(void) {
 int main(int argc, char **argv) {
     int in = -1;
     int out = -1;
+    /* A guest for one action among others: what the action left in the background is not its own to end. */
+    bool leaves = argc > 2 && strcmp(argv[argc - 1], "--leave") == 0;
+    if (leaves) argc--;
+    bool owns = argc > 4 && strcmp(argv[argc - 3], "--machine") == 0;
+    if (owns) argc -= 3;
     if (argc == 2 && strcmp(argv[1], "--stdio") == 0) {
         in = keep(STDIN_FILENO);
         out = keep(STDOUT_FILENO);
     } else if (argc == 3 && strcmp(argv[1], "--fd") == 0 && parse_descriptor(argv[2], &in)) {
         in = out = keep(in);
     } else {
-        return give_up(EXIT_USAGE, "usage: dutyfree-guest --fd N | --stdio\n");
+        return give_up(EXIT_USAGE, "usage: dutyfree-guest (--fd N | --stdio) [--machine PORT CONTROL] [--leave]\n");
     }
     if (in < 0 || out < 0) return give_up(EXIT_USAGE, "dutyfree-guest: no such descriptor\n");
     close_others(in, out);
@@ -107,10 +113,13 @@ int main(int argc, char **argv) {
     /* No process of the sandbox may trace the guest, open its descriptors or write to its file. */
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (chdir("/") != 0 || !loop_open() || !take_signals() || !stream_open(in, out)) {
+    if (chdir("/") != 0 || !loop_open() || !take_signals() || !stream_open(in, out) ||
+        (owns && !machine_own(argv[argc + 1], argv[argc + 2]))) {
         return give_up(EXIT_START, "dutyfree-guest: cannot start\n");
     }
     loop_run();
-    end_everything();
+    machine_again(in);
+    if (!leaves || !actions_idle()) end_everything();
+    actions_clean_up();
     return 0;
 }

@@ -106,6 +106,7 @@ void start_command(uint32_t id, const struct request *request) {
         struct launch launch;
         char *shell_argv[4];
         describe(&launch, request, shell_argv, child);
+        if (launch.applet != NULL) action->leftover = applet_leftover(request->argv);
         pid_t pid = spawn(&launch);
         int error = errno;
         start_leave(request);

@@ -1,4 +1,4 @@
-"""Where the compiled programs are: the guest agent and the cell spawner."""
+"""Where the compiled programs are: the guest agent, the cell spawner and the microVM's init."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def guest_path() -> Path:
 def spawner_path() -> Path:
     """The cell spawner. Raises SubstrateUnavailable, with a hint, where it was not built."""
     return _find("dutyfree-spawner")
+
+
+def init_path() -> Path:
+    """The first process of a microVM. Raises SubstrateUnavailable, with a hint, where it was not built."""
+    return _find("dutyfree-init")
 
 
 def _find(name: str) -> Path:

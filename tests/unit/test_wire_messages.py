@@ -40,7 +40,7 @@ data = st.binary(min_size=1, max_size=80)
 lists = st.lists(blobs, max_size=5).map(tuple)
 
 host_messages = st.one_of(
-    st.builds(HostHello, u64),
+    st.builds(HostHello, u64, blobs, blobs, blobs, u64),
     st.builds(Run, ids, u64, lists, lists, blobs, u64, u64, st.none() | u64, u64, u64, u64, u64),
     st.builds(Input, ids, data),
     st.builds(InputEnd, ids),

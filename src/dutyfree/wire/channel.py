@@ -56,8 +56,9 @@ class Channel:
         *,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         unwrap: Callable[[bytes], bytes] | None = None,
+        hello: HostHello | None = None,
     ) -> None:
-        """Take ownership of the descriptors, which may be one and the same, and greet the guest.
+        """Take ownership of the descriptors, which may be one and the same, and greet the guest with `hello`.
 
         `unwrap` takes off what an engine puts around the guest's bytes; it may raise GuestMisbehaved.
         """
@@ -77,13 +78,19 @@ class Channel:
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
         )
-        self.send(HostHello(VERSION))
+        self.send(hello or HostHello(VERSION))
 
     @classmethod
-    def over_socket(cls, sock: socket.socket, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Channel:
+    def over_socket(
+        cls,
+        sock: socket.socket,
+        *,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        hello: HostHello | None = None,
+    ) -> Channel:
         """A channel over a connected stream socket, which it takes over."""
         fd = sock.detach()
-        return cls(fd, fd, handshake_timeout_s=handshake_timeout_s)
+        return cls(fd, fd, handshake_timeout_s=handshake_timeout_s, hello=hello)
 
     @property
     def alive(self) -> bool:

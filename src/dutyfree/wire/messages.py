@@ -45,6 +45,8 @@ class ExitFlag(IntEnum):
     TRUNCATED = 2
     SESSION_ENDED = 4
     DISK_FULL = 8
+    OOM_KILLED = 16
+    PIDS_LIMITED = 32
 
 
 class Reason(IntEnum):
@@ -59,10 +61,24 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostHello:
+    """The identity is for a guest that has a machine to itself; others pay no heed to it."""
+
     version: int
+    hostname: bytes = b""
+    machine_id: bytes = b""
+    """32 hexadecimal digits."""
+    seed: bytes = b""
+    """For the machine's random numbers; at most 256 bytes."""
+    clock_ns: int = 0
+    """Since 1970; 0 leaves the machine's clock alone."""
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.HOST_HELLO, 0, number_field(1, self.version))
+        fields = [number_field(1, self.version)]
+        told = ((2, self.hostname), (3, self.machine_id), (4, self.seed))
+        fields += [bytes_field(tag, data) for tag, data in told if data]
+        if self.clock_ns:
+            fields.append(number_field(5, self.clock_ns))
+        return encode_frame(Kind.HOST_HELLO, 0, b"".join(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +272,12 @@ HostMessage = HostHello | Run | Input | InputEnd | OutputCredit | Signal | Resiz
 GuestMessage = GuestHello | Started | Output | InputCredit | Exit | Refused | Pong | Fault
 
 
+def _host_hello(frame: Frame) -> HostHello:
+    fields = Fields(frame.payload)
+    hostname, machine_id, seed = (fields.blob(tag, b"") for tag in (2, 3, 4))
+    return HostHello(fields.number(1), hostname, machine_id, seed, fields.number(5, 0))
+
+
 def _run(frame: Frame) -> Run:
     fields = Fields(frame.payload)
     return Run(
@@ -316,7 +338,7 @@ def _refused(frame: Frame) -> Refused:
 
 
 _HOST_DECODERS: Final[Mapping[int, Callable[[Frame], HostMessage]]] = {
-    Kind.HOST_HELLO: lambda frame: HostHello(Fields(frame.payload).number(1)),
+    Kind.HOST_HELLO: _host_hello,
     Kind.RUN: _run,
     Kind.INPUT: lambda frame: Input(frame.id, frame.payload),
     Kind.INPUT_END: lambda frame: InputEnd(frame.id),
