@@ -103,6 +103,16 @@ class Substrate(ABC):
         if needed is not None and needed not in self.capabilities:
             raise Unsupported(f"substrate {self.name!r} has no network of the kind {spec.network.value!r}")
 
+    @property
+    def emulated(self) -> bool:
+        """Whether processors of its sandboxes are imitated in software: a caveat to every number about them."""
+        return False
+
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a spec that names no image says enough."""
+        return True
+
     def named_image(self, name: str) -> Image:
         """The image of this name, to start sandboxes from. Raises InvalidRequest; Unsupported where there are none."""
         raise Unsupported(f"substrate {self.name!r} has no images")

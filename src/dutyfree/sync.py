@@ -90,6 +90,11 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._inner.capabilities
 
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a lease without an image has something to start from."""
+        return self._inner.has_default_image
+
     def build(
         self, recipe: Recipe, *, name: str | None = None, on_progress: Progress | None = None, rebuild: bool = False
     ) -> Image:

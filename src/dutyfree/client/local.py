@@ -86,6 +86,11 @@ class LocalHost:
         """What its sandboxes can do here and now."""
         return self._opened().capabilities
 
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a lease without an image has something to start from."""
+        return self._opened().has_default_image
+
     async def build(
         self,
         recipe: Recipe,
@@ -104,8 +109,21 @@ class LocalHost:
         from dutyfree.images.recipes import builder, progress  # most leases need no recipe
 
         tell = on_progress or progress.ignore
-        built = await builder.build(recipe, self._opened(), self.store, name=name, on_progress=tell, rebuild=rebuild)
+        async with self._building() as substrate:
+            built = await builder.build(recipe, substrate, self.store, name=name, on_progress=tell, rebuild=rebuild)
         return built.image
+
+    @asynccontextmanager
+    async def _building(self) -> AsyncIterator[Substrate]:
+        """What runs the lines of recipes: the substrate itself, or the one that it leaves this to."""
+        from dutyfree.substrates import registry
+
+        builds_with = getattr(self._opened().inner, "builds_with", None)
+        if builds_with is None:
+            yield self._opened()
+            return
+        async with registry.load(builds_with, store=self.store) as substrate:
+            yield substrate
 
     @property
     def store(self) -> Store:

@@ -13,7 +13,7 @@ import sys
 from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, SubstrateUnavailable
 from dutyfree.substrates.guarded import GuardedSubstrate
-from dutyfree.substrates.registry import load, names
+from dutyfree.substrates.registry import load, names, parse_options
 from dutyfree.testing.catalogue import all_checks
 from dutyfree.testing.check import Check
 from dutyfree.testing.gaps import known_gaps
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _judge(options: argparse.Namespace, wanted: list[Check]) -> Report:
     def make() -> Substrate:
-        substrate = load(options.substrate)
+        substrate = load(options.substrate, **parse_options(options.option))
         return GuardedSubstrate(substrate) if options.guarded else substrate
 
     return await run_conformance(
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("substrate", nargs="?", help=f"one of: {', '.join(names())}")
     parser.add_argument("--guarded", action="store_true", help="through the guarded decorator")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="one of the substrate's")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this check, or this topic")
     parser.add_argument("--quick", action="store_true", help="leave the slow checks out")

@@ -18,7 +18,9 @@ from dutyfree.testing.expect import Broken
 
 T = TypeVar("T")
 
-ACTION_TIMEOUT_S = 20.0
+ACTION_TIMEOUT_S = 60.0
+EMULATION = 4.0
+"""How much longer everything may take where processors are emulated."""
 Killer = Callable[[Sandbox], bool]
 """Kills a sandbox from outside, as a crash would; False where it does not know how."""
 
@@ -46,6 +48,11 @@ class Context:
     def capabilities(self) -> frozenset[Capability]:
         """What the substrate claims."""
         return self.substrate.capabilities
+
+    @property
+    def patience(self) -> float:
+        """By how much the checks' time windows, and their limits, are stretched."""
+        return EMULATION if self.substrate.emulated else 1.0
 
     async def sandbox(self, spec: SandboxSpec | None = None, on_span: SpanListener | None = None) -> Sandbox:
         """A fresh sandbox."""

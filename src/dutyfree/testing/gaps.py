@@ -16,8 +16,46 @@ class KnownGap:
 
 KNOWN_GAPS = (
     KnownGap("fake", "files.big-file", "a fake keeps its files in the host's memory: that is what it is"),
+    *(
+        KnownGap(substrate, "terminals.raw", "in gVisor's raw mode Ctrl-C still interrupts")
+        for substrate in ("gvisor", "docker-gvisor")
+    ),
+    KnownGap(
+        "gvisor", "snapshot.files", "gVisor keeps FIFOs to itself, and is off by milliseconds in directories' times"
+    ),
+    KnownGap("gvisor", "snapshot.save", "gVisor keeps FIFOs to itself"),
+    KnownGap("docker", "snapshot.files", "`docker commit` keeps times to the second, and loses the mode of /"),
+    KnownGap("docker", "snapshot.save", "`docker commit` keeps times to the second, and loses the mode of /"),
+    KnownGap("docker", "fork.moment", "`docker commit` keeps times to the second"),
+    KnownGap("microvm", "snapshot.save", "a snapshot is a whole machine, and not a layer"),
     KnownGap("cell", "snapshot.ipc", "a cell in which nothing runs is replaced by one with the same files"),
 )
+
+KNOWN_PROBE_GAPS = (
+    *(
+        KnownGap("docker", f"kernel.{probe}", "Docker 20.10's own filter of system calls lets it through")
+        for probe in ("io-uring", "tiocsti", "i386-calls", "vsock-socket")
+    ),
+    *(
+        KnownGap("docker", f"exhaustion.{probe}", "without a user namespace all containers' root is one account")
+        for probe in ("host-watchers", "neighbour-watchers")
+    ),
+    *(
+        KnownGap(substrate, probe, reason)
+        for substrate in ("gvisor", "docker-gvisor")
+        for probe, reason in (
+            ("ordinary.calls", "gVisor has no pidfd_open"),
+            ("ordinary.terminal", "gVisor answers the opening of /dev/tty with an error"),
+            ("guest.look-at-descriptors", "gVisor shows /proc/1/fd to the sandbox's root"),
+        )
+    ),
+)
+"""The same for the isolation probes."""
+
+
+def known_probe_gaps(substrate: str) -> dict[str, str]:
+    """Probe id to reason, for the substrate of this name."""
+    return {gap.check: gap.reason for gap in KNOWN_PROBE_GAPS if gap.substrate == substrate}
 
 
 def known_gaps(substrate: str) -> dict[str, str]:

@@ -14,6 +14,8 @@ PLACES = ("/tmp", "/var/tmp", "/root", "/home", "/etc", "/srv", "/opt", "/usr/lo
 """Where people and programs write."""
 CONTENT = ("/tmp", "/var/tmp", "/root", "/home", "/etc", "/srv", "/dev/shm")
 """Those of them that are small enough to be read; elsewhere a file's time tells whether it was changed."""
+MADE_ANEW = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc/machine-id")
+"""What an engine gives to each sandbox, and what a machine has of its own: only content is compared, if at all."""
 _SHOWN = 8
 
 
@@ -26,10 +28,11 @@ async def inventory(
     """
     directory = f"%p %y %m %U:%G {'%T@' if dated else ''}\\0"
     other = "%p %y %m %U:%G %n %s %T@ %l\\0"
+    spared = " ".join(f"! -path {shlex.quote(path)}" for path in MADE_ANEW)
     line = (
         "find / -maxdepth 1 -printf '%p %y %m %U:%G %l\\0';"
-        f"find {_words(places)} -type d -printf '{directory}' -o -printf '{other}';"
-        f"find {_words(content)} -type f -size -64k -exec cksum {{}} + | tr '\\n' '\\0'; exit 0"
+        f"find {_words(places)} {spared} '(' -type d -printf '{directory}' -o -printf '{other}' ')';"
+        f"find {_words(content)} ! -path /etc/machine-id -type f -size -64k -exec cksum {{}} + | tr '\\n' '\\0'; exit 0"
     )
     seen = await run(box, line, output_limit_bytes=64 * MIB)
     if seen.truncated or not seen.stdout:

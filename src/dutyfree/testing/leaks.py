@@ -85,12 +85,22 @@ def _processes() -> Found:
     me = os.getpid()
     home = _link(f"/proc/{me}/ns/pid")
     for process in everyone.values():
-        if process.pid != me and (_descends(process, me, everyone) or _is_marked(process, home)):
+        if (
+            process.pid != me
+            and not _is_stub(process, everyone)
+            and (_descends(process, me, everyone) or _is_marked(process, home))
+        ):
             state = ", zombie" if process.state == "Z" else ""
             yield (
                 f"process {process.pid} {process.started}",
                 f"process {process.pid} ({process.name}{state}): {process.cmdline or process.exe or '?'}",
             )
+
+
+def _is_stub(process: _Process, everyone: Mapping[int, _Process]) -> bool:
+    """One of those in which a live gVisor sandbox runs its programs; it keeps them for the next ones."""
+    parent = everyone.get(process.parent)
+    return process.name == "exe" and parent is not None and parent.exe == process.exe and "runsc" in process.exe
 
 
 def _is_marked(process: _Process, home: str) -> bool:

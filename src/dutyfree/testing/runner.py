@@ -82,9 +82,9 @@ async def run_check(check: Check, context: Context, gap: str | None = None) -> R
 
 async def _attempt(check: Check, context: Context) -> None:
     try:
-        await _limited(check.attempt(context), check.limit_s, "the check")
+        await _limited(check.attempt(context), check.limit_s * context.patience, "the check")
     finally:
-        await _limited(context.clean_up(), CLEAN_UP_LIMIT_S, "cleaning up")
+        await _limited(context.clean_up(), CLEAN_UP_LIMIT_S * context.patience, "cleaning up")
 
 
 async def _limited(work: object, limit_s: float, what: str) -> None:

@@ -8,7 +8,7 @@ for place in . /root /home /tmp /var/tmp /etc /srv /opt /usr/local /usr/local/bi
     echo new > new; echo hidden > .hidden; ln -s /nowhere dangling; ln new hard; mkfifo fifo
     mkdir -p deep/er closed; echo new > deep/er/new; echo new > closed/new; chmod 000 closed; chmod 1733 .
 ) done 2> /dev/null
-rm -rf /etc/hosts /etc/apt /usr/local/share; echo changed > /etc/passwd; mv /etc/group /etc/moved
+rm -rf /etc/issue /etc/apt /usr/local/share; echo changed > /etc/passwd; mv /etc/group /etc/moved
 touch -d 2001-01-01 /etc; head -c 3000000 /dev/zero > /tmp/big; truncate -s 1G /tmp/sparse; rm -rf /tmp/closed
 exit 0
 """
@@ -49,7 +49,7 @@ echo odd > 'a name
 with a line'; echo odd > "$(printf '\303\050')"; echo hidden > .hidden
 mkdir closed; echo closed > closed/file; chmod 000 closed; touch -d '1999-12-31 23:59:59.5' deep/er sticky
 echo srv > /srv/zoo/file; mv /srv/zoo /srv/moved; echo replaced > /etc/motd.new; mv /etc/motd.new /etc/motd
-rm -f /etc/hosts; chmod 2775 /srv; chmod 751 /
+rm -f /etc/issue; chmod 2775 /srv; chmod 751 /
 for each in /usr/local/share /usr/local/games; do
     (rm -rf $each; mkdir $each; echo own > $each/own) 2> /dev/null || :
 done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -31,8 +32,15 @@ class Marks:
         self._spans.append((phase, name, start_ns, time.monotonic_ns()))
 
     def spans(self, sandbox: str) -> list[Span]:
-        """What was timed."""
-        return [Span(phase, start_ns, end_ns, sandbox, name) for phase, name, start_ns, end_ns in self._spans]
+        """What was timed: the steps, and around those of each phase the phase as a whole."""
+        steps = [Span(phase, start_ns, end_ns, sandbox, name) for phase, name, start_ns, end_ns in self._spans]
+        told: list[Span] = []
+        for phase, group in itertools.groupby(steps, key=lambda step: step.phase):
+            inner = list(group)
+            told += inner if len(inner) > 1 else []
+            name = inner[0].name if len(inner) == 1 else ""
+            told.append(Span(phase, inner[0].start_ns, inner[-1].end_ns, sandbox, name))
+        return told
 
 
 class Body(ABC):
@@ -53,7 +61,8 @@ class Body(ABC):
     async def connect(self) -> Channel:
         """A guest of its own for one action, started by a call of the engine's control plane; greeted.
 
-        It ends when its channel is closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
+        Started with `--leave`, so that what an action leaves in the background goes on; it ends when its channel is
+        closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
         """
 
     @abstractmethod

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from dutyfree.contract import ActionStream, Session, Terminal
-from dutyfree.errors import DutyfreeError, SubstrateFailed
+from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SandboxReset, SessionEnded, SubstrateFailed
 from dutyfree.guest.runner import Runner
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.terminal import GuestTerminal
@@ -36,9 +36,29 @@ class ExecPath:
         `one_action`: the call is part of the action for which it is made.
         """
         began_ns = time.monotonic_ns()
-        channel = await self._body().connect()
+        channel = await self._connection()
         self._channels.add(channel)
         return self._sandbox.beside(channel, began_ns if one_action else None)
+
+    async def _connection(self) -> Channel:
+        """Raises SandboxReset, too, if another body has taken the place of the one that was asked."""
+        body = self._body()
+        try:
+            channel = await body.connect()
+        except (SandboxGone, InfraFailed):
+            self._check_not_replaced(body)
+            raise
+        try:
+            self._check_not_replaced(body)
+        except SandboxReset:
+            channel.close()
+            raise
+        return channel
+
+    def _check_not_replaced(self, body: Body) -> None:
+        with suppress(SandboxGone):
+            if self._body() is not body:
+                raise SandboxReset("the sandbox was reset while this was under way")
 
     def disconnect(self, runner: Runner) -> None:
         """End the guest and whatever it still runs. Idempotent."""
@@ -99,12 +119,26 @@ class ExecPath:
 
 
 class _ExecSession(GuestSession):
+    """Its guest ends with it, and that is not the end of the sandbox."""
+
     on_close: Callable[[], None] = staticmethod(lambda: None)
 
     async def close(self) -> None:
+        self._ended = True
         with suppress(DutyfreeError):
             await super().close()
         self.on_close()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise SessionEnded("the session was closed", hint="open another session")
+        try:
+            self._runner.channel.check()
+        except SandboxReset as reset:
+            raise SessionEnded("the session ended with a reset", hint="open another session") from reset
+        except DutyfreeError:
+            pass  # what is said of other ends is the same for all sessions
+        super()._check()
 
 
 class _ExecTerminal(GuestTerminal):

@@ -37,6 +37,8 @@ class EngineSandbox(GuestSandbox):
         )  # fmt: skip
         self._substrate = substrate
         self._body = body
+        self._leaving: list[Body] = []
+        """Bodies that a reset has replaced, until nothing is left of them."""
         self._spec = spec
         self._turn = asyncio.Lock()
         self._ended = False
@@ -108,11 +110,13 @@ class EngineSandbox(GuestSandbox):
             await asyncio.shield(body.end())
             raise SandboxGone(f"sandbox {self.id} is gone")
         self._body = body
+        self._leaving.append(old)
         self._runner.move_to(body.channel, body.limits)
         leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
         if self._exec is not None:
             self._exec.fail(SandboxReset("the sandbox was reset while this was under way"))
         await asyncio.shield(old.end())
+        self._leaving.remove(old)
 
     async def snapshot(self) -> Snapshot:
         self._needs(Capability.SNAPSHOT)
@@ -149,7 +153,8 @@ class EngineSandbox(GuestSandbox):
         if self._exec is not None:
             self._exec.close()
         async with self._turn:  # a reset or a snapshot under way must not leave a body behind
-            await self._body.end()
+            for body in (self._body, *self._leaving):
+                await body.end()
         self._substrate.forget(self)
 
     def _needs(self, capability: Capability) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -19,6 +20,11 @@ DEFAULT_IMAGE_VARIABLE = "DUTYFREE_IMAGE"
 
 class EngineSubstrate(Substrate):
     """Subclasses make bodies. `path` says how actions get into them."""
+
+    builds_with = "cell"
+    """The substrate that runs the lines of recipes: an image is the same whatever runs it."""
+    default_image: str | None = None
+    """The name of what sandboxes start from where nothing else says."""
 
     def __init__(
         self,
@@ -48,6 +54,10 @@ class EngineSubstrate(Substrate):
     async def let_go(self) -> None:
         """Let go of the engine; no sandbox is alive any more. Idempotent."""
 
+    @property
+    def has_default_image(self) -> bool:
+        return bool(self._image or os.environ.get(DEFAULT_IMAGE_VARIABLE) or self.default_image)
+
     def named_image(self, name: str) -> Image:
         return self.store.find(name).image
 
@@ -55,13 +65,15 @@ class EngineSubstrate(Substrate):
         """What a sandbox of this spec starts from. Raises InvalidRequest where nothing says."""
         if spec.image.layers or spec.image.reference:
             return spec.image
-        wanted = self._image or os.environ.get(DEFAULT_IMAGE_VARIABLE)
+        wanted = self._image or os.environ.get(DEFAULT_IMAGE_VARIABLE) or self.default_image
         if wanted is None:
             raise InvalidRequest(
                 f"substrate {self.name!r} does not start from the host's own root: it needs an image",
                 hint=f"name one (--image), or let {DEFAULT_IMAGE_VARIABLE} do so; `dutyfree image build` makes them",
             )
-        return self.named_image(wanted) if isinstance(wanted, str) else wanted
+        image = self.named_image(wanted) if isinstance(wanted, str) else wanted
+        cwd = image.cwd if spec.image.cwd == Image().cwd else spec.image.cwd
+        return replace(image, env={**image.env, **spec.image.env}, cwd=cwd)
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         self.check(spec)
@@ -79,7 +91,9 @@ class EngineSubstrate(Substrate):
         self._alive.discard(sandbox)
 
     async def close(self) -> None:
-        outcomes = await asyncio.gather(*(each.destroy() for each in list(self._alive)), return_exceptions=True)
+        outcomes: list[BaseException | None] = []
+        while self._alive and not any(outcomes):  # creations under way may add some
+            outcomes += await asyncio.gather(*(each.destroy() for each in list(self._alive)), return_exceptions=True)
         await self.let_go()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

@@ -19,7 +19,7 @@ from dutyfree.model import Capability, Image, Isolation, SandboxSpec
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
 
 CREATE_TIMEOUT_S = 600.0
-DESTROY_TIMEOUT_S = 10.0
+DESTROY_TIMEOUT_S = 30.0
 
 
 class GuardedSubstrate(Substrate):
@@ -88,6 +88,14 @@ class GuardedSubstrate(Substrate):
         sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._living.discard, self._adopt)
         self._living.add(sandbox)
         return sandbox
+
+    @property
+    def emulated(self) -> bool:
+        return self._inner.emulated
+
+    @property
+    def has_default_image(self) -> bool:
+        return self._inner.has_default_image
 
     def named_image(self, name: str) -> Image:
         return self._inner.named_image(name)

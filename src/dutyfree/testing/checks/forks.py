@@ -16,7 +16,7 @@ from dutyfree.testing.memory import MIB
 from dutyfree.trace import SpanRecorder, now_ns
 
 NEEDS = (Capability.FORK,)
-MOMENT = "mkdir -p /tmp/d; echo moment > /tmp/d/file; echo moment > /tmp/d/doomed; rm -f /etc/hosts"
+MOMENT = "mkdir -p /tmp/d; echo moment > /tmp/d/file; echo moment > /tmp/d/doomed; rm -f /etc/issue"
 
 
 @check("fork.moment", "each fork has the files of the moment, an id of its own, and the parent's spec", needs=NEEDS)

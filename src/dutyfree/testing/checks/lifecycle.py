@@ -91,7 +91,8 @@ async def destroy_under_way(context: Context) -> None:
     await box.destroy()
     with expect.raises(InfraFailed, SandboxGone, what="the action that was under way"):
         await action
-    expect.between(time.monotonic() - start_s, 0, 5, "the time from destroy to the end of the action, in s,")
+    took_s = time.monotonic() - start_s
+    expect.between(took_s, 0, 5 * context.patience, "the time from destroy to the end of the action, in s,")
 
 
 @check("lifecycle.create-cancelled", "a creation cancelled at any moment harms nobody", limit_s=60)

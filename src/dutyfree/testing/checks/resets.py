@@ -151,7 +151,9 @@ async def sessions(context: Context) -> None:
 async def terminals(context: Context) -> None:
     box = await context.sandbox()
     terminal = await box.terminal("trap '' HUP; echo ready; sleep 600")
-    await terminal.read()
+    said = b""
+    while not said.endswith(b"\n"):
+        said += await terminal.read()
     await box.reset()
     with expect.raises(SandboxReset, what="waiting for a command of before"):
         await asyncio.wait_for(terminal.wait(), 5)

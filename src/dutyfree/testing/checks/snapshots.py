@@ -231,7 +231,7 @@ async def reset(context: Context) -> None:
 )
 async def chain(context: Context) -> None:
     box = await context.sandbox()
-    expect.exited(await run(box, "mkdir /tmp/deep; echo x > /tmp/deep/old; echo x > /tmp/doomed; rm -f /etc/hosts"))
+    expect.exited(await run(box, "mkdir /tmp/deep; echo x > /tmp/deep/old; echo x > /tmp/doomed; rm -f /etc/issue"))
     for number in range(DEPTH):
         line = f"echo {number} > /tmp/{number}; echo {number} > /tmp/last; rm -f /tmp/{number - 2} /tmp/doomed"
         again = f"rm -rf /tmp/deep; mkdir /tmp/deep; echo {number} > /tmp/deep/{number}"
@@ -240,7 +240,7 @@ async def chain(context: Context) -> None:
             following = await context.sandbox(SandboxSpec(image=snapshot.image))
         await box.destroy()
         box = following
-    seen = await run(box, "cat /tmp/last; ls /tmp /tmp/deep; ls -d /etc/hosts")
+    seen = await run(box, "cat /tmp/last; ls /tmp /tmp/deep; ls -d /etc/issue")
     wanted = f"{DEPTH - 1}\n/tmp:\n{DEPTH - 2}\n{DEPTH - 1}\ndeep\nlast\n\n/tmp/deep:\n10\n"
     expect.equal(seen.text, wanted, "what is left of all changes")
 

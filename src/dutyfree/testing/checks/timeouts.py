@@ -16,7 +16,7 @@ async def observation(context: Context) -> None:
     box = await context.sandbox()
     start_s = time.monotonic()
     seen = await run(box, "echo before; echo error >&2; sleep 20; echo after", timeout_s=0.5)
-    expect.between(time.monotonic() - start_s, 0.4, 3, "the time to the timeout, in s,")
+    expect.between(time.monotonic() - start_s, 0.4, 3 * context.patience, "the time to the timeout, in s,")
     expect.true(seen.timed_out, "the timeout is not marked")
     expect.true(not seen.ok, "a command that was cut short is ok")
     expect.equal((seen.stdout, seen.stderr), (b"before\n", b"error\n"), "the output before the timeout")
@@ -54,16 +54,16 @@ async def children(context: Context) -> None:
 async def daemons(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
-    work = f"echo $$ >> {path}/started; sleep 2; echo late > {path}/late"
+    work = f"echo $$ >> {path}/started; sleep {2 * context.patience:g}; echo late > {path}/late"
     line = (
         f"setsid sh -c '{work}' & (setsid sh -c '{work}' > /dev/null 2>&1 < /dev/null &); "
         f"sh -c \"setsid sh -c '{work}' &\"; sleep 20"
     )
-    seen = await run(box, line, timeout_s=1)
+    seen = await run(box, line, timeout_s=context.patience)
     expect.true(seen.timed_out, "the timeout is not marked")
     started = (await run(box, ["cat", f"{path}/started"])).stdout.split()
     expect.equal(len(started), 3, "the number of daemons that started")
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.5 * context.patience)
     expect.true(not (await run(box, ["cat", f"{path}/late"])).ok, "a daemon went on after the timeout")
 
 

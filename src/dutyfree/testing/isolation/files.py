@@ -55,7 +55,7 @@ async def secrets(scene: Scene) -> None:
             continue
         tried += 1
         answer = await scene.ask("read-file", str(path))
-        if answer.verdict is Verdict.VALUE and answer.text.strip() and answer.text.strip()[:64] == text.strip()[:64]:
+        if answer.verdict is Verdict.VALUE and answer.text.strip() and answer.text.strip() == text.strip():
             raise Broken(f"{path} of the host can be read")
     if not tried:
         raise NotApplicable("this user can read no secret of the host either")
