@@ -1,0 +1,89 @@
+"""A snapshot: an image that the engine made of a container, and the images that wait for their end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dutyfree.contract import Snapshot
+from dutyfree.errors import InvalidRequest
+from dutyfree.model import Image
+from dutyfree.substrates.docker.client import Engine
+
+if TYPE_CHECKING:
+    from dutyfree.substrates.docker.substrate import DockerSubstrate
+
+
+class Leftovers:
+    """The images of snapshots. An engine keeps an image for as long as containers, or other images, need it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._taken: set[str] = set()
+        self._discarded: set[str] = set()
+        self._turn = asyncio.Lock()
+
+    def took(self, image: str) -> None:
+        """There is one more."""
+        self._taken.add(image)
+
+    def is_discarded(self, reference: str) -> bool:
+        """Whether nothing may be started from it any more, though the engine may still have it."""
+        return reference in self._discarded
+
+    async def discard(self, image: str) -> None:
+        """Remove it now, or when the last that needs it has gone."""
+        self._discarded.add(image)
+        await self.tidy()
+
+    async def tidy(self) -> None:
+        """Remove what was discarded and is needed no more."""
+        if not self._discarded & self._taken:
+            return
+        async with self._turn:
+            for image in self._discarded & self._taken:
+                if await self._engine.remove_image(image):
+                    self._taken.discard(image)
+
+    async def clear(self) -> None:
+        """Remove all; snapshots go with the substrate. Those that hang on each other go from the last to the first."""
+        self._discarded |= self._taken
+        for _ in range(len(self._taken)):
+            before = len(self._taken)
+            await self.tidy()
+            if not self._taken or len(self._taken) == before:
+                return
+
+
+class DockerSnapshot(Snapshot):
+    """An image of the engine's that has no name."""
+
+    def __init__(self, substrate: DockerSubstrate, committed: str, source: Image) -> None:
+        self._substrate = substrate
+        self._id = committed
+        self._image = replace(source, reference=committed)
+        self._discarded = False
+        self._turn = asyncio.Lock()
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def image(self) -> Image:
+        return self._image
+
+    async def save(self) -> Image:
+        async with self._turn:
+            if not self._image.is_stored:
+                if self._discarded:
+                    raise InvalidRequest(f"snapshot {self._id} was discarded")
+                self._image = await self._substrate.images.keep(self._id, self._image)
+        return self._image
+
+    async def discard(self) -> None:
+        async with self._turn:
+            if not self._discarded:
+                self._discarded = True
+                await self._substrate.leftovers.discard(self._id)

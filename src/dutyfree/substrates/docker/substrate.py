@@ -1,0 +1,211 @@
+"""The substrate: an engine that was found, a claim that marks what is ours, and containers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from dutyfree import native
+from dutyfree.contract import Sandbox, SpanListener
+from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
+from dutyfree.images.store import Store
+from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
+from dutyfree.substrates import claims
+from dutyfree.substrates.docker import address, plan
+from dutyfree.substrates.docker.body import DockerBody, born
+from dutyfree.substrates.docker.calls import CALL_S
+from dutyfree.substrates.docker.client import Engine
+from dutyfree.substrates.docker.images import EngineImages
+from dutyfree.substrates.docker.snapshot import Leftovers
+from dutyfree.substrates.docker.volume import GuestVolume
+from dutyfree.substrates.engine import EngineSubstrate, Marks
+
+CLAIMS = "docker"
+_HIDDEN = "gVisor keeps /tmp, and by default all that is written, from the engine"
+_WEAK_IN_GVISOR = {
+    Capability.LIMIT_MEMORY: "gVisor's memory has one limit: going past it ends the sandbox, not the command",
+    Capability.LIMIT_PIDS: "gVisor does not limit how many processes run in it",
+    Capability.HOST_NETWORK: "gVisor has a network stack of its own",
+    Capability.SNAPSHOT: _HIDDEN,
+    Capability.FORK: _HIDDEN,
+}
+
+
+class DockerSubstrate(EngineSubstrate):
+    """Containers of any engine that speaks Docker's API."""
+
+    name = "docker"
+    isolation = Isolation.CONTAINER
+    default_image = "debian:stable-slim"
+
+    def __init__(
+        self,
+        *,
+        path: ActionPath | str = ActionPath.GUEST,
+        image: Image | str | None = None,
+        store: Store | str | Path | None = None,
+        host: str | None = None,
+        user: str = "0:0",
+        runtime: str | None = None,
+    ) -> None:
+        """`host`: where the engine listens, as DOCKER_HOST would say it. `user`: whom actions run as, in numbers.
+
+        `runtime`: one of those that the engine knows; its default otherwise.
+        """
+        super().__init__(path=path, image=image, store=store)
+        self.user = user
+        self.runtime = runtime
+        self._host = host
+        self._engine: Engine | None = None
+        self._claim: claims.Claim | None = None
+        self._births: set[asyncio.Future[None]] = set()
+        self.images: EngineImages
+        self.leftovers: Leftovers
+        self.guest: GuestVolume
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return plan.capabilities(self._engine.facts) - self.weak.keys() if self._engine is not None else frozenset()
+
+    @property
+    def weak(self) -> Mapping[Capability, str]:
+        """What the engine has and its runtime does not keep, each with the reason."""
+        return {}
+
+    @property
+    def owner(self) -> str:
+        """What our containers are labelled with. Raises InvalidRequest while the substrate is not open."""
+        if self._claim is None:
+            raise InvalidRequest("the substrate is not open")
+        return self._claim.name
+
+    async def open(self) -> None:
+        if self._engine is not None:
+            return
+        program = native.guest_path()
+        places = [address.parse(self._host)] if self._host else address.candidates()
+        engine = await Engine.find(places)
+        try:
+            self._check_runtime(engine)
+            await asyncio.to_thread(self.store.open)
+            guest = await asyncio.to_thread(program.read_bytes)
+            await _sweep(engine)
+            self._claim = await asyncio.to_thread(claims.claim, CLAIMS)
+        except (SubstrateFailed, DeadlineExceeded) as error:
+            await engine.close()
+            raise SubstrateUnavailable(f"the engine does not work: {error.message}", hint=error.hint) from error
+        except BaseException:
+            await engine.close()
+            raise
+        self.images = EngineImages(engine, self.store)
+        self.leftovers = Leftovers(engine)
+        self.guest = GuestVolume(engine, self._claim.name, guest)
+        self._engine = engine
+
+    def named_image(self, name: str) -> Image:
+        """An image of our store, or else one that the engine has or can pull."""
+        try:
+            return super().named_image(name)
+        except InvalidRequest as unknown:
+            try:
+                return Image(reference=name, over_host=False)
+            except InvalidRequest:
+                raise unknown from None
+
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
+        # Only new ones: what was made from it before can be reset for as long as it lives.
+        if self._engine is not None and self.leftovers.is_discarded(spec.image.reference):
+            raise InvalidRequest(f"snapshot {spec.image.reference} was discarded")
+        return await super().create(spec, on_span)
+
+    async def make_body(self, spec: SandboxSpec, marks: Marks) -> DockerBody:
+        engine = self._opened()
+        birth = asyncio.get_running_loop().create_future()
+        self._births.add(birth)
+        try:
+            body = await self._make(engine, spec, marks)
+            if self._engine is not engine:
+                body.channel.close()
+                await asyncio.shield(body.end())
+                raise SubstrateFailed("the substrate was closed during a creation")
+        finally:
+            self._births.discard(birth)
+            birth.set_result(None)
+        return body
+
+    async def _make(self, engine: Engine, spec: SandboxSpec, marks: Marks) -> DockerBody:
+        with marks.step(Phase.CREATE, "image"):
+            image = await self.images.ready(await asyncio.to_thread(self.image_for, spec))
+        return await born(self, engine, image, spec, marks)
+
+    async def let_go(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        if self._births:
+            await asyncio.wait(self._births, timeout=CALL_S)
+        try:
+            await self.leftovers.clear()
+            await self.guest.remove()
+        finally:
+            await engine.close()
+            if self._claim is not None:
+                await asyncio.to_thread(self._claim.release)
+                self._claim = None
+            await asyncio.to_thread(self.store.close)
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise InvalidRequest("the substrate is not open")
+        return self._engine
+
+    def _check_runtime(self, engine: Engine) -> None:
+        if self.runtime is not None and self.runtime not in engine.facts.runtimes:
+            known = ", ".join(sorted(engine.facts.runtimes)) or "none"
+            raise SubstrateUnavailable(
+                f"the engine at {engine.address.url} has no runtime {self.runtime!r}; it has {known}",
+                hint='add it to "runtimes" in /etc/docker/daemon.json, and restart the engine',
+            )
+
+
+class GVisorDockerSubstrate(DockerSubstrate):
+    """Containers that gVisor runs for the engine."""
+
+    name = "docker-gvisor"
+    isolation = Isolation.USER_KERNEL
+
+    def __init__(
+        self,
+        *,
+        path: ActionPath | str = ActionPath.GUEST,
+        image: Image | str | None = None,
+        store: Store | str | Path | None = None,
+        host: str | None = None,
+        user: str = "0:0",
+        runtime: str = "runsc",
+    ) -> None:
+        super().__init__(path=path, image=image, store=store, host=host, user=user, runtime=runtime)
+
+    @property
+    def weak(self) -> Mapping[Capability, str]:
+        return _WEAK_IN_GVISOR
+
+
+async def _sweep(engine: Engine) -> None:
+    """Remove what processes that were killed left in the engine, by its labels; nothing else is looked at."""
+    for container, owner in (await engine.containers(plan.OWNER_LABEL)).items():
+        if claims.is_dead(owner, CLAIMS):
+            await engine.remove(container)
+    for volume, owner in (await engine.volumes(plan.OWNER_LABEL)).items():
+        if claims.is_dead(owner, CLAIMS):
+            await engine.remove_volume(volume)
+    images = await engine.images(plan.SNAPSHOT_LABEL)
+    doomed = {image for image, owner in images.items() if claims.is_dead(owner, CLAIMS)}
+    while doomed:
+        gone = {image for image in doomed if await engine.remove_image(image)}
+        if not gone:
+            break  # something of somebody else's needs the rest
+        doomed -= gone
+    for directory in await asyncio.to_thread(claims.dead, CLAIMS):
+        await asyncio.to_thread(claims.forget, directory)
