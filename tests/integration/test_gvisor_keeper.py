@@ -1,0 +1,118 @@
+"""The keeper by itself: mounts that nobody else sees, the dead that are buried, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from dutyfree.errors import DeadlineExceeded, SubstrateFailed
+from dutyfree.images.ownership import is_root
+from dutyfree.substrates import claims
+from dutyfree.substrates.gvisor.keeping import Keeping, Mount
+
+pytestmark = pytest.mark.skipif(not is_root(), reason="gVisor's keeper: only root can mount")
+
+DAEMON = "import os, sys, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(1000)"
+"""Leaves a process without a parent behind."""
+
+
+@pytest.fixture
+def claim() -> claims.Claim:
+    return claims.claim("gvisor")
+
+
+@pytest_asyncio.fixture
+async def keeping(claim: claims.Claim, tmp_path: Path) -> AsyncIterator[Keeping]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    made = await Keeping.start(claim, [scratch], [])
+    yield made
+    await made.close()
+    claim.release()
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def make(directory: Path) -> None:
+    directory.mkdir()
+
+
+def there(paths: list[Path]) -> list[Path]:
+    return [path for path in paths if path.exists()]
+
+
+def is_empty(directory: Path) -> bool:
+    return not list(directory.iterdir())
+
+
+async def test_mounts_are_the_keepers_own(keeping: Keeping, claim: claims.Claim) -> None:
+    place = claim.directory / "place"
+    make(place)
+    await keeping.mount([Mount("tmpfs", str(place), "tmpfs")])
+    make(keeping.seen(place) / "inside")
+    assert is_empty(place)
+    await keeping.umount([str(place)])
+    assert is_empty(keeping.seen(place))
+
+
+async def test_all_mounts_or_none(keeping: Keeping, claim: claims.Claim) -> None:
+    place = claim.directory / "place"
+    make(place)
+    with pytest.raises(SubstrateFailed, match="missing"):
+        await keeping.mount([Mount("tmpfs", str(place), "tmpfs"), Mount("tmpfs", f"{place}/missing", "tmpfs")])
+    make(keeping.seen(place) / "outside")
+    assert not is_empty(place), "the first mount is still there"
+
+
+async def test_programs_have_their_input_output_and_status(keeping: Keeping) -> None:
+    their_in, our_out = os.pipe()
+    our_in, their_out = os.pipe()
+    os.write(our_out, b"through")
+    os.close(our_out)
+    status = await keeping.spawn(["/bin/sh", "-c", "cat; exit 7"], fds=(their_in, their_out))
+    os.close(their_in)
+    os.close(their_out)
+    assert (status, os.read(our_in, 100)) == (7, b"through")
+    os.close(our_in)
+
+
+async def test_a_program_that_is_not_there(keeping: Keeping) -> None:
+    assert await keeping.spawn(["/nonexistent"]) == 127
+
+
+async def test_orphans_are_killed_by_their_marker_and_buried(keeping: Keeping) -> None:
+    for marker in ("--root=/one", "--root=/other"):
+        assert await keeping.spawn([sys.executable, "-c", DAEMON, marker]) == 0
+    assert len(children(keeping.pid)) == 2
+    await keeping.kill("--root=/one")
+    assert len(children(keeping.pid)) == 1
+    await keeping.kill("--root=/nobody")
+
+
+async def test_a_program_that_takes_too_long(keeping: Keeping) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await keeping.spawn(["/bin/sleep", "1000"], timeout_s=0.1)
+
+
+async def test_its_end_leaves_nothing(claim: claims.Claim, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    make(scratch)
+    keeping = await Keeping.start(claim, [scratch], [])
+    assert await keeping.spawn([sys.executable, "-c", DAEMON, "--root=/one"]) == 0
+    orphan = children(keeping.pid)[0]
+    start_s = time.monotonic()
+    await keeping.close()
+    await keeping.close()
+    assert time.monotonic() - start_s < 2.0
+    assert there([Path(f"/proc/{orphan}"), scratch, claim.directory]) == []
+    with pytest.raises(SubstrateFailed):
+        await keeping.umount([])
+    claim.release()
