@@ -1,0 +1,134 @@
+"""A machine's memory as a file: copied as it is at one moment, the machine standing still."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import CapacityError, SubstrateFailed
+from dutyfree.images.trees.disk import FULL
+
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_ENTRY_BYTES: Final = 8
+_CHUNK_PAGES: Final = 512
+_PIECE_BYTES: Final = 8 * 1024**2
+_GRAIN_BYTES: Final = 16 * PAGE_BYTES
+_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
+_NOTHING: Final = bytes(_CHUNK_PAGES * _ENTRY_BYTES)
+Span = tuple[int, int]
+"""Where something begins, and its length."""
+
+
+def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
+    """Make `target` the memory of the machine in process `pid`, which began as the file `base_fd`. Blocks.
+
+    A machine that does not share that file with others (`shared`: it writes to the file itself) has its own copies of
+    the pages it changed, and those lie over the file's. Raises CapacityError, SubstrateFailed.
+    """
+    with _told(), target.open("xb", buffering=0) as file:
+        size_bytes, out = os.fstat(base_fd).st_size, file.fileno()
+        os.truncate(out, size_bytes)
+        for start, length in _written(base_fd, size_bytes):
+            _copy(base_fd, start, out, start, length)
+        if not shared:
+            _copy_own(pid, base_fd, out)
+
+
+def dig(path: Path) -> None:
+    """Make holes of what is zero in a file: every copy of it is the smaller. Blocks. Raises as `copy_memory` does."""
+    dug = path.with_suffix(".dug")
+    with _told(), path.open("rb") as source, dug.open("xb", buffering=0) as target:
+        size_bytes = os.fstat(source.fileno()).st_size
+        os.truncate(target.fileno(), size_bytes)
+        for start, length in _written(source.fileno(), size_bytes):
+            for at in range(start, start + length, _GRAIN_BYTES):
+                data = os.pread(source.fileno(), min(_GRAIN_BYTES, start + length - at), at)
+                if data.count(0) < len(data):
+                    os.pwrite(target.fileno(), data, at)
+    dug.rename(path)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise CapacityError("the disk that holds the memory of saved machines is full") from error
+        raise SubstrateFailed(f"the memory of a machine could not be copied: {error}") from error
+
+
+def _written(fd: int, size_bytes: int) -> Iterator[Span]:
+    """The parts of a file that are not holes."""
+    at = 0
+    while at < size_bytes:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, at - start
+
+
+def _copy_own(pid: int, base_fd: int, out: int) -> None:
+    info = os.fstat(base_fd)
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    pagemap = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for address, length, offset in mappings(maps, info.st_dev, info.st_ino):
+            for start, size in own_pages(pagemap, address, length):
+                _copy(memory, start, out, offset + start - address, size)
+    finally:
+        os.close(memory)
+        os.close(pagemap)
+
+
+def mappings(maps: list[str], device: int, inode: int) -> list[tuple[int, int, int]]:
+    """Address, length and offset of each part of a file in a process's address space, from /proc/PID/maps."""
+    wanted = (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode))
+    found = []
+    for line in maps:
+        area, _mode, offset, where, number, *_path = line.split(maxsplit=5)
+        if (where, number) == wanted:
+            start, end = (int(each, 16) for each in area.split("-"))
+            found.append((start, end - start, int(offset, 16)))
+    return found
+
+
+def own_pages(pagemap: int, address: int, length: int) -> Iterator[Span]:
+    """Where a process has pages of its own in place of a file's, each run of them once."""
+    run: Span | None = None
+    for first in range(0, length // PAGE_BYTES, _CHUNK_PAGES):
+        at = address // PAGE_BYTES + first
+        count = min(_CHUNK_PAGES, length // PAGE_BYTES - first)
+        data = os.pread(pagemap, count * _ENTRY_BYTES, at * _ENTRY_BYTES)
+        if data == _NOTHING:
+            continue
+        for index, entry in enumerate(memoryview(data).cast("Q")):
+            if not entry & (_PRESENT | _SWAPPED) or entry & _OF_FILE:
+                continue
+            page = (at + index) * PAGE_BYTES
+            if run is not None and sum(run) == page:
+                run = (run[0], run[1] + PAGE_BYTES)
+                continue
+            if run is not None:
+                yield run
+            run = (page, PAGE_BYTES)
+    if run is not None:
+        yield run
+
+
+def _copy(source: int, start: int, target: int, place: int, length: int) -> None:
+    done = 0
+    while done < length:
+        data = os.pread(source, min(_PIECE_BYTES, length - done), start + done)
+        if not data:
+            raise OSError("it ended too early")
+        at = 0
+        while at < len(data):
+            at += os.pwrite(target, data[at:], place + done + at)
+        done += len(data)

@@ -1,0 +1,131 @@
+"""What a microVM is made of, as QEMU's arguments and as the order that its first process gets. Everything is pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model import Resources
+from dutyfree.model.limits import GIB, MIB
+
+Accelerator = Literal["kvm", "tcg"]
+PROGRAM: Final = "qemu-system-x86_64"
+STREAM_PORT: Final = "dutyfree"
+CONTROL_PORT: Final = "dutyfree-control"
+READY: Final = b"R"
+"""Said by a machine that waits for its order, and again by its guest before the stream begins."""
+AGAIN: Final = b"A"
+"""Said to the guest of a machine that was multiplied: it ends everything and starts anew."""
+UNBOUNDED_BYTES: Final = 4 * GIB
+MAX_CPUS: Final = 64
+_OVERHEAD_BYTES: Final = 96 * MIB
+"""The kernel itself, and what it keeps for each page."""
+_GRAIN_BYTES: Final = 64 * MIB
+_BYTES_PER_INODE: Final = 8192
+_CPU_PERIOD_US: Final = 100_000
+_ORDER: Final = struct.Struct("<IIQQQQQ16x")
+_MAGIC: Final = 0x4D564644
+
+_CONFINED: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+"""A guest that breaks into QEMU can start nothing there."""
+_QUIET: Final = "console=ttyS0 quiet loglevel=1 panic=-1 reboot=t random.trust_cpu=on"
+_EMULATED: Final = "nokaslr tsc=reliable no_timer_check init_on_alloc=0 mitigations=off"
+"""What costs an emulated processor much, and protects one that is none from nothing."""
+
+
+def clock(now_ns: int) -> bytes:
+    """Said to the guest of a machine that stood still: what time it is."""
+    return struct.pack("<cQ", b"C", now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """All that a machine is before it has an image: machines of one build can be restored from one saved machine."""
+
+    kernel: Path
+    initrd: Path
+    memory_bytes: int
+    cpus: int
+    accelerator: Accelerator
+    tsc_khz: int = 0
+    """How fast this host counts, which an emulated machine cannot find out well."""
+
+    def key(self, *facts: str) -> str:
+        """Names what a saved machine of this build is good for; `facts` are what else it depends on."""
+        told = (self.kernel, self.initrd, self.memory_bytes, self.cpus, self.accelerator, self.tsc_khz, *facts)
+        return hashlib.sha256(repr([str(each) for each in told]).encode()).hexdigest()[:40]
+
+
+def machine_bytes(resources: Resources) -> int:
+    """How much memory a machine needs, so that a sandbox can have what was asked for."""
+    wanted = (resources.memory_bytes or UNBOUNDED_BYTES) + (resources.memory_bytes or 0) // 50 + _OVERHEAD_BYTES
+    return -(-wanted // _GRAIN_BYTES) * _GRAIN_BYTES
+
+
+def machine_cpus(resources: Resources, accelerator: Accelerator, host_cpus: int) -> int:
+    """Processors: as many as were asked for; without a wish the host's, or one where each is emulated."""
+    if resources.cpus is None:
+        return 1 if accelerator == "tcg" else min(host_cpus, MAX_CPUS)
+    if resources.cpus > MAX_CPUS:
+        raise InvalidRequest(f"a microVM has at most {MAX_CPUS} processors, not {resources.cpus:g}")
+    return math.ceil(resources.cpus)
+
+
+def order(resources: Resources) -> bytes:
+    """What init is told: the sandbox's bounds. See native/init/order.h."""
+    memory_bytes = resources.memory_bytes or 0
+    disk_bytes = (memory_bytes or UNBOUNDED_BYTES) // 2  # it lies in memory
+    if resources.disk_bytes is not None:
+        disk_bytes = min(disk_bytes, resources.disk_bytes)
+    cpu_us = 0 if resources.cpus is None else int(resources.cpus * _CPU_PERIOD_US)
+    inodes = max(disk_bytes // _BYTES_PER_INODE, 64)
+    return _ORDER.pack(_MAGIC, 0, disk_bytes, inodes, memory_bytes, resources.pids or 0, cpu_us)
+
+
+def arguments(
+    build: Build,
+    *,
+    memory: Path,
+    shared: bool,
+    device: Path,
+    port_fds: tuple[int, int],
+    incoming_fd: int | None = None,
+) -> list[str]:
+    """How to start QEMU: from its kernel, or, with `incoming_fd`, from a saved machine whose memory is in `memory`.
+
+    Without `shared`, the file stays as it is whatever the machine does. `port_fds` are connected sockets for the
+    guest's stream and the control port.
+    """
+    stream_fd, control_fd = port_fds
+    emulated = build.accelerator == "tcg"
+    counting = f"{_EMULATED} tsc_early_khz={build.tsc_khz}" if emulated and build.tsc_khz else ""
+    share = "on" if shared else "off"
+    argv = [
+        PROGRAM, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-sandbox", _CONFINED,
+        "-M", "microvm,memory-backend=memory,x-option-roms=off,isa-serial=on,rtc=on",
+        "-accel", "tcg,thread=single" if emulated else "kvm", "-cpu", "max" if emulated else "host",
+        "-smp", str(build.cpus), "-m", str(build.memory_bytes // MIB),
+        "-object", f"memory-backend-file,id=memory,size={build.memory_bytes},mem-path={_quoted(memory)},share={share}",
+        "-kernel", str(build.kernel), "-initrd", str(build.initrd), "-append", f"{_QUIET} {counting}".strip(),
+        "-chardev", "ringbuf,id=console,size=16384", "-serial", "chardev:console",
+        "-global", "migration.send-configuration=off",
+        "-global", "virtio-mmio.force-legacy=false",
+        "-drive", f"if=none,id=image,format=raw,read-only=on,cache=writeback,file.locking=off,file={_quoted(device)}",
+        "-device", "virtio-blk-device,drive=image",
+        "-device", "virtio-serial-device",
+        "-chardev", f"socket,id=stream,fd={stream_fd}",
+        "-device", f"virtserialport,chardev=stream,name={STREAM_PORT}",
+        "-chardev", f"socket,id=control,fd={control_fd}",
+        "-device", f"virtserialport,chardev=control,name={CONTROL_PORT}",
+    ]  # fmt: skip
+    return argv if incoming_fd is None else [*argv, "-incoming", f"fd:{incoming_fd}"]
+
+
+def _quoted(path: Path) -> str:
+    """A comma ends a value in QEMU's arguments, unless there are two."""
+    return str(path).replace(",", ",,")

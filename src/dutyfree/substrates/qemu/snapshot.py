@@ -1,0 +1,115 @@
+"""A snapshot of a microVM: the whole machine at one moment, of which others get the files and not the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dutyfree.contract import Snapshot
+from dutyfree.errors import DutyfreeError, InvalidRequest, Unsupported
+from dutyfree.images.blocking import in_thread
+from dutyfree.model import Image, Resources
+from dutyfree.removal import remove_tree
+from dutyfree.substrates.qemu import memory, saved
+from dutyfree.substrates.qemu.body import Awake
+from dutyfree.substrates.qemu.plan import clock
+from dutyfree.substrates.qemu.saved import Saved
+
+
+@dataclass(slots=True)
+class Frozen:
+    """What machines can be waked up from, as long as somebody holds it: its snapshot, and each of those machines.
+
+    A sandbox can thus be reset to the snapshot it was made from also after that was discarded.
+    """
+
+    name: str
+    saved: Saved
+    device: Path
+    resources: Resources
+    """Its bounds are part of it."""
+    holders: int = 0
+
+
+class Shelf:
+    """The frozen machines of one substrate, by the names of their layers."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Frozen] = {}
+
+    def hold(self, name: str) -> Frozen:
+        """One of them, to be given back with `release`. Raises InvalidRequest."""
+        frozen = self._known.get(name)
+        if frozen is None:
+            raise InvalidRequest(f"there is no snapshot {name}", hint="it was discarded, or is another substrate's")
+        frozen.holders += 1
+        return frozen
+
+    def put(self, frozen: Frozen) -> None:
+        """Add one, held by whoever adds it."""
+        frozen.holders += 1
+        self._known[frozen.name] = frozen
+
+    async def release(self, frozen: Frozen) -> None:
+        """Let go; the last one removes it. Machines that were waked up from it have its files open, and keep them."""
+        frozen.holders -= 1
+        if frozen.holders == 0:
+            del self._known[frozen.name]
+            await in_thread(remove_tree, frozen.saved.directory)
+
+
+async def freeze(awake: Awake, directory: Path) -> Saved:
+    """Save a running machine into `directory`, which is made. It stands still meanwhile, and then goes on.
+
+    Nothing is left in the directory if this raises: SubstrateFailed, CapacityError, DeadlineExceeded.
+    """
+    frozen = Saved(awake.build, directory)
+    frozen.directory.mkdir(mode=0o700)
+    try:
+        try:
+            await saved.save(awake.machine, frozen.devices)
+            await in_thread(memory.copy_memory, awake.machine.pid, awake.memory_fd, frozen.memory, shared=awake.shared)
+        finally:
+            with suppress(DutyfreeError):  # if it cannot go on, whoever talks to it learns so
+                await asyncio.shield(_go_on(awake))
+    except BaseException:
+        await in_thread(remove_tree, frozen.directory)
+        raise
+    return frozen
+
+
+async def _go_on(awake: Awake) -> None:
+    await awake.machine.command("cont")
+    await awake.ports.tell(clock(time.time_ns()))  # its own stood still, too
+
+
+class MicroVMSnapshot(Snapshot):
+    """Holds what is on the shelf, until it is discarded."""
+
+    def __init__(self, frozen: Frozen, image: Image, shelf: Shelf) -> None:
+        self._frozen = frozen
+        self._image = replace(image, layers=(frozen.name,), over_host=False, reference="")
+        self._shelf = shelf
+        self._discarded = False
+        shelf.put(frozen)
+
+    @property
+    def id(self) -> str:
+        return self._frozen.name.removeprefix("live:")
+
+    @property
+    def image(self) -> Image:
+        return self._image
+
+    async def save(self) -> Image:
+        if self._discarded:
+            raise InvalidRequest(f"snapshot {self.id} was discarded")
+        raise Unsupported("the snapshot of a microVM cannot be put into the image store", hint="build a recipe instead")
+
+    async def discard(self) -> None:
+        if not self._discarded:
+            self._discarded = True
+            await self._shelf.release(self._frozen)

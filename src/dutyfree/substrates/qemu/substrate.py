@@ -1,0 +1,197 @@
+"""The substrate: microVMs from one saved machine, each with an image of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+from dutyfree.errors import InvalidRequest, SubstrateFailed, Unsupported
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.store import Store
+from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
+from dutyfree.substrates import claims
+from dutyfree.substrates.engine import EngineSubstrate, Marks
+from dutyfree.substrates.qemu import blocks, plan, saved
+from dutyfree.substrates.qemu.body import Awake, MicroVMBody
+from dutyfree.substrates.qemu.kernel import find_kernel
+from dutyfree.substrates.qemu.plan import AGAIN, Accelerator, Build
+from dutyfree.substrates.qemu.pool import Pool
+from dutyfree.substrates.qemu.saved import Saved
+from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
+from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
+
+MAX_POOL: Final = 256
+CAPABILITIES: Final = frozenset(
+    {
+        Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS,
+        Capability.LIMIT_CPU, Capability.LIMIT_DISK, Capability.DENY_NETWORK, Capability.PRIVATE_FILES,
+        Capability.KILL_TREE, Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES,
+        Capability.HOST_PROCESSES,
+    }
+)  # fmt: skip
+
+
+class MicroVMSubstrate(EngineSubstrate):
+    """QEMU's `microvm` machines with our init and our guest in them, and nothing else but the image."""
+
+    name = "microvm"
+    isolation = Isolation.MICROVM
+
+    def __init__(
+        self,
+        *,
+        path: ActionPath | str = ActionPath.GUEST,
+        image: Image | str | None = None,
+        store: Store | str | Path | None = None,
+        kernel: str | Path | None = None,
+        boot: Literal["restore", "cold"] = "restore",
+        pool: int = 0,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        """`kernel`: the directory that has boot/ and lib/modules/; otherwise DUTYFREE_KERNEL, otherwise /.
+
+        `boot`: "restore" starts machines from a saved one, "cold" each from its kernel. `pool`: how many machines wait
+        for a creation. `accelerator`: "kvm" or "tcg" (software emulation) instead of what is found to work.
+        """
+        super().__init__(path=path, image=image, store=store)
+        if self.path is not ActionPath.GUEST:
+            raise Unsupported(
+                "a microVM has no control plane by which single actions could be run",
+                hint="use path='guest', or the substrate 'vm', which has SSH",
+            )
+        if boot not in ("restore", "cold") or accelerator not in (None, "kvm", "tcg"):
+            raise InvalidRequest(f"boot={boot!r}, accelerator={accelerator!r}: there is no such way to start machines")
+        if not 0 <= pool <= MAX_POOL:
+            raise InvalidRequest(f"pool={pool!r}: between 0 and {MAX_POOL} machines can wait")
+        self._kernel = kernel
+        self._cold = boot == "cold"
+        self._wanted_accelerator = accelerator
+        self._pool = Pool(pool, self._wake)
+        self._numbers = itertools.count(1)
+        self.shelf = Shelf()
+        self._claim: claims.Claim | None = None
+        self._workshop: Workshop | None = None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return CAPABILITIES
+
+    @property
+    def emulated(self) -> bool:
+        return self.accelerator == "tcg"
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """`kvm`, or `tcg` where every processor is emulated, some forty times slower. Known after `open`."""
+        return self._opened().accelerator
+
+    async def open(self) -> None:
+        if self._workshop is not None:
+            return
+        kernel = await in_thread(find_kernel, self._kernel)
+        await in_thread(self.store.open)
+        claim = await in_thread(claims.claim, CLAIMS)
+        workshop = Workshop(kernel, claim)
+        try:
+            await workshop.open(self._wanted_accelerator)
+        except BaseException:
+            await workshop.close()
+            await in_thread(claim.release)
+            await in_thread(self.store.close)
+            raise
+        self._claim, self._workshop = claim, workshop
+
+    async def make_body(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
+        workshop = self._opened()
+        if spec.image.layers and spec.image.layers[-1].startswith("live:"):
+            return await self._from_snapshot(spec, marks)
+        with marks.step(Phase.CREATE, "image"):
+            image = await in_thread(self.image_for, spec)
+            if image.reference:
+                raise InvalidRequest("a microVM starts from images of the store, not of an engine")
+            device = await in_thread(blocks.block_image, self.store, image, workshop.images)
+        cpus = plan.machine_cpus(spec.resources, workshop.accelerator, os.cpu_count() or 1)
+        build = workshop.build(plan.machine_bytes(spec.resources), cpus)
+        if self._cold:
+            with marks.step(Phase.CREATE, "boot"):
+                awake = await self._boot(build, device)
+        else:
+            if not workshop.saved_path(build).exists():
+                with marks.step(Phase.CREATE, "boot"):
+                    await workshop.template(build)
+            with marks.step(Phase.CREATE, "restore"):
+                awake = await self._pool.take(build, device)
+        with marks.step(Phase.READY, "handshake"):
+            return await MicroVMBody.greeted(self, awake, plan.order(spec.resources), spec, image)
+
+    async def _from_snapshot(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
+        name = spec.image.layers[-1]
+        frozen = self.shelf.hold(name)
+        try:
+            if spec.resources != frozen.resources:
+                raise Unsupported("a microVM that starts from a snapshot has the bounds that the snapshot had")
+            with marks.step(Phase.CREATE, "restore"):
+                awake = await self._restored(frozen.saved, frozen.device)
+            with marks.step(Phase.READY, "handshake"):
+                body = await MicroVMBody.greeted(self, awake, AGAIN, spec, spec.image)
+        except BaseException:
+            await asyncio.shield(self.shelf.release(frozen))
+            raise
+        body.origin = frozen
+        return body
+
+    async def freeze(self, body: MicroVMBody, awake: Awake) -> MicroVMSnapshot:
+        """A snapshot of one of our machines. Raises SubstrateFailed, CapacityError, DeadlineExceeded."""
+        name = f"microvm-{os.getpid()}-{next(self._numbers)}"
+        state = await freeze(awake, self._opened().own / name)
+        frozen = Frozen(f"live:{name}", state, awake.device, body.resources)
+        return MicroVMSnapshot(frozen, body.image, self.shelf)
+
+    async def let_go(self) -> None:
+        workshop, self._workshop = self._workshop, None
+        if workshop is None:
+            return
+        await self._pool.clear()
+        self.shelf = Shelf()
+        await workshop.close()
+        if self._claim is not None:
+            await in_thread(self._claim.release)
+            self._claim = None
+        await in_thread(self.store.close)
+
+    async def _boot(self, build: Build, device: Path) -> Awake:
+        workshop = self._opened()
+        memory = workshop.own / f"boot-{next(self._numbers)}"
+        try:
+            machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=workshop.lock_fd)
+            return Awake(machine, ports, build, device, _open(memory), shared=True)
+        finally:
+            memory.unlink(missing_ok=True)  # the machine has it open
+
+    async def _wake(self, build: Build, device: Path) -> Awake:
+        return await self._restored(await self._opened().template(build), device)
+
+    async def _restored(self, frozen: Saved, device: Path) -> Awake:
+        try:
+            memory_fd = _open(frozen.memory)
+            try:
+                lock_fd = self._opened().lock_fd
+                machine, ports = await saved.restore(frozen, device=device, lock_fd=lock_fd)
+            except BaseException:
+                os.close(memory_fd)
+                raise
+        except FileNotFoundError as error:
+            raise SubstrateFailed(f"a saved machine is gone: {error}") from error
+        return Awake(machine, ports, frozen.build, device, memory_fd, shared=False)
+
+    def _opened(self) -> Workshop:
+        if self._workshop is None:
+            raise InvalidRequest("the substrate is not open")
+        return self._workshop
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,234 @@
+"""Real machines: started from their kernel, restored, multiplied, killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone, SubstrateUnavailable, Unsupported
+from dutyfree.model import Action, Image, Phase, Resources, SandboxSpec, Span
+from dutyfree.model.limits import MIB
+from dutyfree.substrates import claims
+from dutyfree.substrates.engine import EngineSandbox
+from dutyfree.substrates.qemu import MicroVMSubstrate
+
+CLONES = 20
+FASTER = 8
+SMALL = SandboxSpec(Resources(memory_bytes=256 * MIB))
+WHO = "cat /tmp/kept; uname -n; cat /etc/machine-id; od -An -tx1 -N16 /dev/urandom | tr -d ' '; date +%s.%N"
+
+
+async def opened(**options: object) -> MicroVMSubstrate:
+    substrate = MicroVMSubstrate(**options)  # type: ignore[arg-type]
+    try:
+        await substrate.open()
+        substrate.image_for(SandboxSpec())
+    except (SubstrateUnavailable, InvalidRequest) as error:
+        await substrate.close()
+        pytest.skip(f"microvm: {error}")
+    return substrate
+
+
+async def first_observation_s(substrate: MicroVMSubstrate, spans: list[Span]) -> float:
+    start_s = time.monotonic()
+    box = await substrate.create(SandboxSpec(), spans.append)
+    assert (await box.run(Action(["echo", "hi"]))).stdout == b"hi\n"
+    took_s = time.monotonic() - start_s
+    await box.destroy()
+    return took_s
+
+
+@pytest.mark.timeout(300)
+async def test_restoring_is_many_times_faster_than_starting() -> None:
+    cold, warm = await opened(boot="cold"), await opened()
+    try:
+        await first_observation_s(warm, [])  # the image's device and the saved machine are made once
+        boots, restores, boot_spans, restore_spans = [], [], [], []
+        for _ in range(2):
+            boots.append(await first_observation_s(cold, boot_spans))
+            restores += [await first_observation_s(warm, restore_spans) for _ in range(2)]
+        print(f"boots {boots}, restores {restores}, {warm.accelerator}")
+    finally:
+        await cold.close()
+        await warm.close()
+    assert min(boots) >= FASTER * min(restores)
+    for spans, name in ((boot_spans, "boot"), (restore_spans, "restore")):
+        assert name in {span.name for span in spans if span.phase is Phase.CREATE}
+        assert "handshake" in {span.name for span in spans if span.phase is Phase.READY}
+
+
+@pytest.mark.timeout(300)
+async def test_clones_of_one_snapshot_are_all_somebody_else() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SMALL)
+        assert (await box.run(Action("echo kept > /tmp/kept; (sleep 600 &)"))).ok
+        family = [box, *await box.fork(CLONES)]
+        assert all(each.alive for each in family)
+        told = []
+        for each in family:
+            before_s = time.time()
+            kept, *rest, clock_s = (await each.run(Action(WHO))).text.split()
+            assert kept == "kept"
+            assert before_s - 1 < float(clock_s) < time.time() + 1
+            told.append(rest)
+        for what, values in zip(("hostname", "machine id", "random numbers"), zip(*told, strict=True), strict=True):
+            assert len(set(values)) == CLONES + 1, f"two machines have the same {what}: {values}"
+        jobs = await asyncio.gather(*(each.run(Action("pgrep -c sleep")) for each in (box, family[-1])))
+        assert [seen.text for seen in jobs] == ["1\n", "0\n"], "processes stay where they are"
+        assert all(each.alive for each in family)
+    finally:
+        await substrate.close()
+
+
+@pytest.mark.parametrize("boot", ["restore", "cold"])
+async def test_a_snapshot_carries_files_from_either_kind_of_machine_and_back_again(boot: str) -> None:
+    substrate = await opened(boot=boot)
+    try:
+        box: Sandbox = await substrate.create(SMALL)
+        for generation in range(3):
+            await box.run(Action(f"echo {generation} > /tmp/{generation}; head -c 3000000 /dev/urandom > /tmp/random"))
+            digest = (await box.run(Action("cat /tmp/? ; sha256sum < /tmp/random"))).stdout
+            (child,) = await box.fork(1)
+            assert (await child.run(Action("cat /tmp/? ; sha256sum < /tmp/random"))).stdout == digest
+            await box.destroy()
+            box = child
+    finally:
+        await substrate.close()
+
+
+async def test_a_snapshot_keeps_its_bounds_and_ends_with_discard() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SMALL)
+        snapshot = await box.snapshot()
+        with pytest.raises(Unsupported, match="bounds"):
+            await substrate.create(SandboxSpec(Resources(memory_bytes=512 * MIB), image=snapshot.image))
+        await snapshot.discard()
+        with pytest.raises(InvalidRequest, match="live:"):
+            await substrate.create(SandboxSpec(SMALL.resources, image=snapshot.image))
+    finally:
+        await substrate.close()
+
+
+async def test_machines_that_wait_in_the_pool_are_used_and_end_with_the_substrate() -> None:
+    substrate = await opened(pool=2)
+    try:
+        boxes = [await substrate.create(SMALL) for _ in range(2)]
+        await asyncio.wait_for(asyncio.to_thread(until, lambda: len(machines()) == 4), 60)
+        waiting = machines() - {pid_of(box) for box in boxes}
+        boxes.append(await substrate.create(SMALL))
+        assert pid_of(boxes[-1]) in waiting
+        names = [(await box.run(Action(["uname", "-n"]))).text for box in boxes]
+        assert len(set(names)) == 3
+    finally:
+        await substrate.close()
+    assert machines() == set()
+
+
+async def test_an_image_with_nothing_in_it_works(tmp_path: Path) -> None:
+    substrate = await opened()
+    try:
+        (tmp_path / "empty").mkdir()
+        layer = await asyncio.to_thread(substrate.store.adopt, tmp_path / "empty", "test")
+        image = Image((layer.digest,), over_host=False, cwd="/")
+        box = await substrate.create(SandboxSpec(SMALL.resources, image=image))
+        await box.files.write("/deep/file", b"content")
+        assert await box.files.read("/deep/file") == b"content"
+        assert (await box.run(Action(["/bin/true"]))).exit_code == 127
+    finally:
+        await substrate.close()
+
+
+async def test_qemu_killed_in_the_middle_of_an_action_is_an_infrastructure_failure() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SMALL)
+        action = asyncio.create_task(box.run(Action("sleep 100")))
+        await asyncio.sleep(0.5)
+        os.kill(pid_of(box), signal.SIGKILL)
+        start_s = time.monotonic()
+        with pytest.raises(InfraFailed):
+            await asyncio.wait_for(action, 5)
+        assert time.monotonic() - start_s < 5
+        with pytest.raises(SandboxGone):
+            await box.run(Action(["true"]))
+        with pytest.raises((SandboxGone, InfraFailed)):
+            await box.snapshot()
+    finally:
+        await substrate.close()
+
+
+HOST = """
+import asyncio
+from dutyfree.model import Action, Resources, SandboxSpec
+from dutyfree.substrates.qemu import MicroVMSubstrate
+
+async def main():
+    async with MicroVMSubstrate(pool=1) as substrate:
+        boxes = [await substrate.create(SandboxSpec(Resources(memory_bytes=256 * 1024**2))) for _ in range(2)]
+        kept = await boxes[0].snapshot()
+        print("ready", flush=True)
+        await asyncio.gather(*(box.run(Action("sleep 1000")) for box in boxes))
+
+asyncio.run(main())
+"""
+
+
+async def test_machines_die_with_their_host_and_the_next_one_cleans_up() -> None:
+    substrate = await opened()
+    process = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    try:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+        mine = machines(process.pid)
+        assert len(mine) >= 2
+        process.kill()
+        await asyncio.to_thread(process.wait, 10)
+        process.stdout.close()
+        await asyncio.wait_for(asyncio.to_thread(until, lambda: not any(map(is_alive, mine))), 2)
+        left = [path for path in claims.dead("microvm") if path.name.startswith(f"{process.pid}-")]
+        assert len(left) == 1
+        another = await opened()
+        assert not left[0].exists()
+        assert not list(another._opened().own.parent.glob(f"{process.pid}-*"))
+        await another.close()
+    finally:
+        process.kill()
+        await substrate.close()
+
+
+def pid_of(box: Sandbox) -> int:
+    assert isinstance(box, EngineSandbox)
+    assert box.pid is not None
+    return box.pid
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def machines(host: int | None = None) -> set[int]:
+    """The processes of machines that a process, by default this one, has started."""
+    found = set()
+    for path in Path(f"/proc/{host or os.getpid()}/task").glob("*/children"):
+        for pid in path.read_text().split():
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and command.read_bytes().startswith(b"qemu-system"):
+                found.add(int(pid))
+    return found
