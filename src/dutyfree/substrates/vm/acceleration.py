@@ -1,0 +1,55 @@
+"""Whether KVM works here: found out by starting a kernel with it, for the device's existence says little."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import DutyfreeError
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.commands import CommandFailed, run_command
+from dutyfree.substrates.vm.plan import EMULATED, Kernel
+
+KVM: Final = "kvm"
+_DEVICE: Final = "/dev/kvm"
+_PROBE_S: Final = 10.0
+_LAST_WORDS: Final = "Kernel panic"
+"""What a kernel says that finds no root: it has come that far."""
+
+
+async def found(kernel: Kernel, directory: Path) -> str:
+    """`kvm` or `tcg`. The answer is kept in `directory` until the host starts anew."""
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        return EMULATED
+    note = directory / f"accelerator-{_boot_id()}"
+    with suppress(OSError):
+        known = await in_thread(note.read_text)
+        if known in (KVM, EMULATED):
+            return known
+    answer = KVM if await _starts(kernel) else EMULATED
+    with suppress(OSError):
+        await in_thread(note.write_text, answer)
+    return answer
+
+
+def probe_argv(kernel: Kernel) -> list[str]:
+    """A machine that has nothing but the kernel, says so on its console, and ends."""
+    return [
+        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+        "-M", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256",
+        "-kernel", str(kernel.image), "-append", "console=ttyS0 panic=-1",
+    ]  # fmt: skip
+
+
+async def _starts(kernel: Kernel) -> bool:
+    try:
+        told = await run_command(probe_argv(kernel), timeout_s=_PROBE_S, env={"PATH": os.defpath, "LC_ALL": "C"})
+    except (CommandFailed, DutyfreeError):
+        return False
+    return _LAST_WORDS in told
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,101 @@
+"""Which cloud, which machines there, and as whom: a TOML file.
+
+::
+
+    [cloud]
+    provider = "ec2"                    # as Apache Libcloud calls it
+    image = "ami-0123456789abcdef0"     # by id or by name; so are sizes and locations
+    size = "t3.small"
+    location = "us-east-1a"             # optional
+    user = "admin"                      # root, or one who may use sudo without a password
+    private_key = "~/.ssh/rollouts"     # of the key pair that the image lets in
+    user_data = "ex_userdata"           # optional: the driver's name for cloud-init's user data, see below
+
+    [cloud.driver]                      # the driver's own arguments; $NAME is taken from the environment
+    key = "$AWS_ACCESS_KEY_ID"
+    secret = "$AWS_SECRET_ACCESS_KEY"
+    region = "us-east-1"
+
+    [cloud.node]                        # further arguments of its create_node
+    ex_keyname = "rollouts"
+
+With `user_data`, each machine is given a key of its own by which it is known; otherwise the key that it shows first is
+believed.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dutyfree.errors import InvalidRequest
+
+VARIABLE = "DUTYFREE_CLOUD"
+"""Names the file where nothing else does."""
+MAX_FILE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CloudConfig:
+    """See the top of the file."""
+
+    provider: str
+    image: str
+    size: str
+    private_key: Path
+    user: str = "root"
+    port: int = 22
+    location: str | None = None
+    user_data: str | None = None
+    boot_timeout_s: float = 600.0
+    driver: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    node: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def read(path: str | Path | None, environment: Mapping[str, str] = os.environ) -> CloudConfig:
+    """The file's content, with what it takes from the environment. Raises InvalidRequest."""
+    chosen = path or environment.get(VARIABLE)
+    if not chosen:
+        raise InvalidRequest("nothing says which cloud", hint=f"give config=FILE, or let {VARIABLE} name the file")
+    try:
+        with Path(chosen).expanduser().open("rb") as file:
+            document = tomllib.loads(file.read(MAX_FILE_BYTES).decode())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{str(chosen)!r} cannot be read: {error}") from error
+    return parse(document, environment)
+
+
+def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudConfig:
+    """What a parsed file means. Raises InvalidRequest for anything missing, unknown, or of the wrong kind."""
+    cloud = document.get("cloud")
+    if not isinstance(cloud, dict):
+        raise InvalidRequest("the file has no table [cloud]")
+    kinds = {
+        "provider": str, "image": str, "size": str, "private_key": str, "user": str, "port": int, "location": str,
+        "user_data": str, "boot_timeout_s": (int, float), "driver": dict, "node": dict,
+    }  # fmt: skip
+    for name, value in cloud.items():
+        if name not in kinds:
+            raise InvalidRequest(f"[cloud] has no {name!r}", hint=f"there are: {', '.join(kinds)}")
+        if not isinstance(value, kinds[name]):  # type: ignore[arg-type]
+            raise InvalidRequest(f"{name!r} in [cloud] is of the wrong kind: {value!r:.80}")
+    missing = [name for name in ("provider", "image", "size", "private_key") if not cloud.get(name)]
+    if missing:
+        raise InvalidRequest(f"[cloud] does not say: {', '.join(missing)}")
+    values = dict(cloud)
+    values["private_key"] = Path(values["private_key"]).expanduser()
+    for table in ("driver", "node"):
+        values[table] = {name: _expanded(value, environment) for name, value in cloud.get(table, {}).items()}
+    return CloudConfig(**values)
+
+
+def _expanded(value: Any, environment: Mapping[str, str]) -> Any:
+    if not isinstance(value, str) or not value.startswith("$"):
+        return value
+    if value[1:] not in environment:
+        raise InvalidRequest(f"the environment has no {value[1:]!r}, which the cloud's file speaks of")
+    return environment[value[1:]]

@@ -1,0 +1,256 @@
+"""Machines of this machine's own QEMU."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import InvalidRequest, SubstrateFailed, SubstrateUnavailable
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.commands import CommandFailed, run_command
+from dutyfree.images.store import locks
+from dutyfree.model import Capability, Network, Phase, SandboxSpec
+from dutyfree.removal import remove_tree
+from dutyfree.substrates import claims
+from dutyfree.substrates.claims import Claim
+from dutyfree.substrates.engine.body import Marks
+from dutyfree.substrates.qemu.machine import Machine
+from dutyfree.substrates.vm import acceleration, seed, ssh
+from dutyfree.substrates.vm.base import Base, own_base, users_base
+from dutyfree.substrates.vm.plan import (
+    EMULATED,
+    MIB,
+    Drives,
+    Hardware,
+    Memory,
+    forwarded_port,
+    hardware_for,
+    qemu_argv,
+    unenforced_by,
+)
+from dutyfree.substrates.vm.provider import KIND, Node, Provider
+from dutyfree.substrates.vm.saved import Boot, Saved, SavedMachines, restore
+from dutyfree.substrates.vm.seed import Identity
+from dutyfree.substrates.vm.ssh import Login
+
+BOOT_TIMEOUT_S: Final = 300.0
+SAVED_DISK_BYTES: Final = MIB
+"""The disk of a machine that goes on from a saved moment grows then: one saved machine serves for all sizes."""
+_TOOL_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+_TOOL_TIMEOUT_S: Final = 30.0
+
+
+class LocalNode(Node):
+    """One QEMU process and its directory."""
+
+    def __init__(self, machine: Machine, login: Login, directory: Path) -> None:
+        self.machine = machine
+        self.login = login
+        self.pid = machine.pid
+        self.directory = directory
+
+    def on_death(self, listener: Callable[[], None]) -> None:
+        self.machine.on_death(listener)
+
+    async def end(self) -> None:
+        await self.machine.end()
+        await in_thread(remove_tree, self.directory)
+
+
+class LocalProvider(Provider):
+    """A q35 with firmware, a disk, a seed and a network card, from our own base or from the user's."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        base: Path | None = None,
+        packages: tuple[str, ...] = (),
+        boot: Boot = Boot.COLD,
+        accelerator: str | None = None,
+    ) -> None:
+        """`directory`: where bases and saved machines are kept, and live ones have their disks.
+
+        `accelerator`: `kvm` or `tcg`; None finds out which, but for the user's base, which is emulated then.
+        """
+        self.accelerator = accelerator or EMULATED
+        self._wants_best = accelerator is None
+        self._directory = directory
+        self._users_base = base
+        self._packages = packages
+        self._boot = boot
+        self._numbers = itertools.count(1)
+        self._claim: Claim | None = None
+        self._base: Base | None = None
+        self._saved: SavedMachines | None = None
+        if base is not None and boot is Boot.RESTORE:
+            raise InvalidRequest("only machines of our own base can go on from a saved moment", hint="leave out base=")
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        networks = {Capability.DENY_NETWORK, Capability.BRIDGE_NETWORK}
+        # How much of it is free is known of our own base alone.
+        disk = {Capability.LIMIT_DISK} if self._users_base is None else set()
+        return frozenset({*networks, *disk, Capability.HOST_PROCESSES})
+
+    async def open(self, claim: Claim) -> None:
+        for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("qemu-img", "qemu-utils")):
+            if shutil.which(program) is None:
+                raise SubstrateUnavailable(
+                    f"there is no program {program!r}", hint=f"Debian: apt-get install {package}"
+                )
+        self._claim = claim
+        await in_thread(self._prepare, claim)
+        if self._users_base is not None:
+            self._base = await users_base(self._users_base)
+        else:
+            self._base = await own_base(self._directory, self._packages)
+        if self._wants_best and self._base.kernel is not None:
+            self.accelerator = await acceleration.found(self._base.kernel, self._directory)
+        if self._boot is Boot.RESTORE:
+            self._saved = SavedMachines(self._directory, self._base, self.accelerator, self._cold)
+
+    def _prepare(self, claim: Claim) -> None:
+        live = self._directory / "live"
+        live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in claims.directories(live):
+            if claims.is_dead(directory.name, KIND):
+                claims.forget(directory)
+        for making in self._directory.glob("*.making"):
+            lock = locks.attempt(making.with_suffix(".lock"))
+            if lock is not None:  # whoever made it is dead
+                remove_tree(making)
+                lock.release(remove=True)
+        (live / claim.name).mkdir(mode=0o700)
+
+    async def make(self, spec: SandboxSpec, marks: Marks) -> Node:
+        assert self._claim is not None
+        hardware = hardware_for(spec.resources)
+        if self._saved is None:
+            node = await self._cold(hardware, spec.hostname, spec.network, marks, None)
+        else:
+            with marks.step(Phase.CREATE, "saved"):
+                saved = await self._saved.get(replace(hardware, disk_bytes=SAVED_DISK_BYTES))
+            node = await self._restored(saved, hardware, spec, marks)
+        node.unenforced = unenforced_by(spec, hardware, knows_disk=self._users_base is None)
+        return node
+
+    async def _cold(
+        self, hardware: Hardware, hostname: str, network: Network, marks: Marks, memory: Memory | None
+    ) -> LocalNode:
+        """A machine that boots as a new one does."""
+        assert self._base is not None
+        directory = self._new_directory()
+        try:
+            with marks.step(Phase.CREATE, "disk"):
+                identity, key = await self._identity(directory, hostname)
+                await in_thread(seed.write, directory / "seed", identity)
+                drives = Drives(directory / "disk.qcow2", directory / "seed")
+                await overlay(drives.disk, self._base.disk, self._base.format, self._disk_bytes(hardware))
+            with marks.step(Phase.CREATE, "boot"):
+                argv = qemu_argv(
+                    hardware, drives, accelerator=self.accelerator, network=network, memory=memory,
+                    machine_id=identity.machine_id, kernel=self._base.kernel,
+                )  # fmt: skip
+                machine = await self._start(argv, directory)
+                try:
+                    login = await reached(machine, directory, key, identity.host_key_public)
+                    check = _still_running(machine)
+                    await ssh.answered(login.host, login.port, within_s=BOOT_TIMEOUT_S, check=check)
+                except BaseException:
+                    await asyncio.shield(machine.end())
+                    raise
+        except BaseException:
+            await asyncio.shield(in_thread(remove_tree, directory))
+            raise
+        return LocalNode(machine, login, directory)
+
+    async def _restored(self, saved: Saved, hardware: Hardware, spec: SandboxSpec, marks: Marks) -> LocalNode:
+        """A machine that goes on from the saved moment, with a disk of its own over the saved one."""
+        assert self._base is not None
+        directory = self._new_directory()
+        try:
+            with marks.step(Phase.CREATE, "disk"):
+                drives = Drives(directory / "disk.qcow2", saved.seed)
+                await overlay(drives.disk, saved.disk, "qcow2", None)
+            with marks.step(Phase.CREATE, "restore"):
+                argv = qemu_argv(
+                    hardware, drives, accelerator=self.accelerator, network=spec.network,
+                    memory=Memory(saved.memory, shared=False), machine_id=saved.machine_id, kernel=self._base.kernel,
+                    incoming=True,
+                )  # fmt: skip
+                machine = await self._start(argv, directory)
+                try:
+                    await restore(machine, saved.state)
+                    await machine.command("block_resize", device="disk", size=self._disk_bytes(hardware))
+                    login = await reached(machine, directory, saved.key, saved.host_key_public)
+                except BaseException:
+                    await asyncio.shield(machine.end())
+                    raise
+        except BaseException:
+            await asyncio.shield(in_thread(remove_tree, directory))
+            raise
+        node = LocalNode(machine, login, directory)
+        node.has_guest = node.is_copy = True
+        return node
+
+    def _disk_bytes(self, hardware: Hardware) -> int:
+        assert self._base is not None
+        return self._base.size_bytes + self._base.slack_bytes + hardware.disk_bytes
+
+    async def _start(self, argv: list[str], directory: Path) -> Machine:
+        assert self._claim is not None
+        return await Machine.start(argv, directory=directory, lock_fd=self._claim.lock_fd)
+
+    def _new_directory(self) -> Path:
+        assert self._claim is not None
+        directory = self._directory / "live" / self._claim.name / str(next(self._numbers))
+        directory.mkdir(mode=0o700)
+        return directory
+
+    async def _identity(self, directory: Path, hostname: str) -> tuple[Identity, Path]:
+        key, host_key = directory / "key", directory / "host_key"
+        mine, theirs = await asyncio.gather(ssh.make_key(key, "dutyfree"), ssh.make_key(host_key, hostname))
+        machine_id = secrets.token_hex(16)
+        (directory / "machine-id").write_text(machine_id)
+        return Identity(hostname, machine_id, host_key.read_text(), theirs, mine), key
+
+    async def close(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await in_thread(remove_tree, self._directory / "live" / claim.name)
+
+
+async def overlay(disk: Path, over: Path, form: str, size_bytes: int | None) -> None:
+    """An empty qcow2 over another disk, as big as that one unless it is said."""
+    size = [] if size_bytes is None else [str(size_bytes)]
+    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(over), "-F", form, str(disk), *size]
+    try:
+        await run_command(command, timeout_s=_TOOL_TIMEOUT_S, env=_TOOL_ENVIRONMENT)
+    except CommandFailed as error:
+        raise SubstrateFailed(f"the machine's disk could not be made: {error}") from error
+
+
+async def reached(machine: Machine, directory: Path, key: Path, host_key: str) -> Login:
+    """How to log in: the port that QEMU has chosen, and the key that the machine must show there."""
+    told = await machine.command("human-monitor-command", command_line="info usernet")
+    port = forwarded_port(told if isinstance(told, str) else "")
+    if port is None:
+        raise SubstrateFailed("QEMU does not forward a port to the machine")
+    known_hosts = directory / "known_hosts"
+    known_hosts.write_text(ssh.known_hosts_line("127.0.0.1", port, host_key))
+    return Login("127.0.0.1", port, "root", key, known_hosts)
+
+
+def _still_running(machine: Machine) -> Callable[[], None]:
+    def check() -> None:
+        if not machine.alive:
+            raise SubstrateFailed(f"the machine ended while it booted: {machine.last_words or 'QEMU said nothing'}")
+
+    return check

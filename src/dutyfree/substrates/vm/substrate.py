@@ -1,0 +1,213 @@
+"""The substrate: whole machines, reached as people reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
+from dutyfree.guest import DEFAULT_ENVIRONMENT
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.store import Store
+from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec
+from dutyfree.substrates import claims
+from dutyfree.substrates.claims import Claim
+from dutyfree.substrates.engine import Body, EngineSubstrate, Marks
+from dutyfree.substrates.vm import guest, ssh
+from dutyfree.substrates.vm.debian import USUAL
+from dutyfree.substrates.vm.local import LocalProvider
+from dutyfree.substrates.vm.plan import ACCELERATORS
+from dutyfree.substrates.vm.provider import KIND, Node, Provider
+from dutyfree.substrates.vm.saved import Boot
+from dutyfree.wire.channel import Channel
+
+_EVERYWHERE: Final = frozenset(
+    {
+        Capability.SESSIONS,
+        Capability.TERMINALS,
+        Capability.FILES,
+        Capability.PRIVATE_FILES,
+        Capability.KILL_TREE,
+        Capability.RESET,
+    }
+)
+
+
+class VMBody(Body):
+    """A machine, with our guest on one SSH connection."""
+
+    def __init__(self, node: Node, channel: Channel, spec: SandboxSpec, shared: Path | None) -> None:
+        self.channel = channel
+        self.env = {**DEFAULT_ENVIRONMENT, **spec.env}
+        self.cwd = "/root"
+        self.unenforced = node.unenforced
+        self.pid = node.pid
+        self._node = node
+        self._shared = shared
+        self._died = asyncio.Event()
+        channel.on_death(self._died.set)
+
+    async def connect(self) -> Channel:
+        """A machine that falls silent meanwhile is noticed by the connection that is there already."""
+        starting = asyncio.create_task(guest.start(self._node.login, shared=self._shared, leaves=True))
+        dying = asyncio.create_task(self._died.wait())
+        try:
+            await asyncio.wait([starting, dying], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _abandoned(starting)
+            raise
+        finally:
+            dying.cancel()
+        if not starting.done():
+            await _abandoned(starting)
+            raise LinkFailed("the machine stopped answering while a connection to it was made")
+        return starting.result()
+
+    async def end(self) -> None:
+        await self._node.end()
+        if self._shared is not None:
+            with suppress(FileNotFoundError):
+                self._shared.unlink()
+
+
+class VMSubstrate(EngineSubstrate):
+    """Machines from a provider: `local` is this machine's QEMU, `cloud` any that Apache Libcloud drives."""
+
+    name = "vm"
+    isolation = Isolation.VM
+
+    def __init__(
+        self,
+        *,
+        provider: str = "local",
+        path: ActionPath | str = ActionPath.GUEST,
+        connection_reuse: bool = True,
+        store: Store | str | Path | None = None,
+        base: str | Path | None = None,
+        packages: str = "+".join(USUAL),
+        boot: Boot | str = Boot.COLD,
+        accelerator: str | None = None,
+        config: str | Path | None = None,
+    ) -> None:
+        """`connection_reuse`: whether actions on the exec path share the one connection or make one each.
+
+        For `local`: `base` is a disk image of the user's with cloud-init in it, in place of our own with `packages`
+        (`git+python3`); `boot` says whether machines boot (`cold`) or go on from one that was booted once (`restore`);
+        `accelerator` is `kvm` or `tcg` (software emulation), or what is found to work.
+        For `cloud`: `config` is a TOML file. Machines start from such bases, never from layers of the store, beside
+        which our own are kept.
+        """
+        super().__init__(path=path, store=store)
+        self._reuse = connection_reuse
+        self._provider = self._chosen(provider, base, packages, boot, accelerator, config)
+        self._claim: Claim | None = None
+        self._numbers = itertools.count(1)
+
+    def _chosen(
+        self,
+        name: str,
+        base: str | Path | None,
+        packages: str,
+        boot: str,
+        accelerator: str | None,
+        config: str | Path | None,
+    ) -> Provider:
+        if name == "local":
+            try:
+                start = Boot(boot)
+            except ValueError:
+                hint = f"there are: {', '.join(Boot)}"
+                raise InvalidRequest(f"machines cannot start by {boot!r:.80}", hint=hint) from None
+            if accelerator not in (None, *ACCELERATORS):
+                hint = f"there are: {', '.join(ACCELERATORS)}"
+                raise InvalidRequest(f"there is no accelerator {accelerator!r:.80}", hint=hint)
+            return LocalProvider(
+                self.store.root.parent / "vm",
+                base=None if base is None else Path(base).absolute(),
+                packages=tuple(each for each in packages.split("+") if each),
+                boot=start,
+                accelerator=accelerator,
+            )
+        if name == "cloud":
+            from dutyfree.substrates.vm.cloud import CloudProvider  # takes a library that not everybody has
+
+            return CloudProvider.from_file(config)
+        raise InvalidRequest(f"there is no provider {name!r:.80}", hint="there are: local, cloud")
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return _EVERYWHERE | self._provider.capabilities
+
+    @property
+    def emulated(self) -> bool:
+        return self.accelerator == "tcg"
+
+    @property
+    def accelerator(self) -> str:
+        """What runs the machines' instructions; under emulation ("tcg") no time says anything of real machines."""
+        return self._provider.accelerator
+
+    async def open(self) -> None:
+        if self._claim is not None:
+            return
+        ssh.check_client()
+        for directory in await in_thread(claims.dead, KIND):
+            await in_thread(claims.forget, directory)
+        claim = await in_thread(claims.claim, KIND)
+        try:
+            await self._provider.open(claim)
+        except BaseException:
+            await asyncio.shield(self._provider.close())
+            await asyncio.shield(in_thread(claim.release))
+            raise
+        self._claim = claim
+
+    async def make_body(self, spec: SandboxSpec, marks: Marks) -> Body:
+        if self._claim is None:
+            raise InvalidRequest("the substrate is not open")
+        node = await self._provider.make(spec, marks)
+        try:
+            return await self._inhabited(node, spec, marks, self._claim)
+        except BaseException:
+            await asyncio.shield(node.end())
+            raise
+
+    async def _inhabited(self, node: Node, spec: SandboxSpec, marks: Marks, claim: Claim) -> Body:
+        shares = self.path is ActionPath.EXEC and self._reuse
+        shared = claim.directory / f"{next(self._numbers)}.ssh" if shares else None
+        if not node.has_guest:
+            with marks.step(Phase.READY, "guest"):
+                await guest.install(node.login)
+        with marks.step(Phase.READY, "handshake"):
+            channel = await guest.start(node.login, shared=shared, sharing=shares)
+        node.on_death(_failing(channel))
+        try:
+            if node.is_copy:
+                with marks.step(Phase.READY, "identity"):
+                    await guest.renew(channel, spec.hostname)
+        except BaseException:
+            channel.close()
+            raise
+        return VMBody(node, channel, spec, shared)
+
+    async def let_go(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await self._provider.close()
+            await in_thread(claim.release)
+
+
+async def _abandoned(starting: asyncio.Task[Channel]) -> None:
+    """Leave no connection of it."""
+    starting.cancel()
+    await asyncio.wait([starting])
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
+def _failing(channel: Channel) -> Callable[[], None]:
+    return lambda: channel.fail(SubstrateFailed("the machine has died"))
