@@ -10,9 +10,10 @@ FUZZ_SECONDS ?= 20
 export NOT_RUN := $(CURDIR)/.build/not-run
 _ := $(shell mkdir -p .build)
 STEP := scripts/step
+ENGINES := tests/conformance/test_engines.py tests/isolation/test_engine_probes.py
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages native lint sync sanitize fuzz unit rootless test bench clean
+.PHONY: setup packages native engines lint sync sanitize fuzz unit rootless test bench bench-engines clean
 
 setup: packages $(READY)
 
@@ -22,14 +23,14 @@ packages:
 $(READY): pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud]'
 	@touch $@
 
 # An editable install compiles once; this keeps what it installed current while native/ is being changed.
 native: $(READY)
 	@$(MAKE) --no-print-directory -C native all
 	@mkdir -p src/dutyfree/_native
-	@install -m 755 native/build/dutyfree-guest native/build/dutyfree-spawner src/dutyfree/_native/
+	@install -m 755 native/build/dutyfree-guest native/build/dutyfree-spawner native/build/dutyfree-init src/dutyfree/_native/
 
 sync: $(READY)
 	$(BIN)/python tools/generate_sync.py
@@ -48,8 +49,14 @@ sanitize: $(READY)
 fuzz: $(READY)
 	@scripts/fuzz $(FUZZ_SECONDS)
 
+# What the engines' tests and benchmarks need: installed, downloaded, built, started.
+engines: native
+	@scripts/engines start
+
 unit: native
-	$(PYTEST) -q --durations=10 tests
+	$(PYTEST) -q --durations=10 $(ENGINES:%=--ignore %) tests
+	$(PYTEST) -q --durations=10 -n 2 --dist loadgroup -m 'not alone' $(ENGINES)
+	$(PYTEST) -q -m alone $(ENGINES)
 
 rootless: native
 	@scripts/as-ordinary-user -q tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
@@ -60,7 +67,7 @@ test:
 	@$(STEP) setup $(MAKE) --no-print-directory setup
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@$(STEP) native $(MAKE) --no-print-directory native
-	@$(STEP) tests $(MAKE) --no-print-directory unit
+	@$(STEP) tests scripts/engines during $(MAKE) --no-print-directory unit
 	@$(STEP) rootless $(MAKE) --no-print-directory rootless
 	@$(STEP) sanitize $(MAKE) --no-print-directory sanitize
 	@$(STEP) fuzz $(MAKE) --no-print-directory fuzz
@@ -69,6 +76,10 @@ test:
 bench: native
 	$(BIN)/python benchmarks/cells.py
 	$(BIN)/python benchmarks/images.py
+	$(MAKE) --no-print-directory bench-engines
+
+bench-engines: native
+	scripts/engines during bash -c '. .build/engines/env && $(BIN)/python benchmarks/substrates.py'
 
 clean:
 	rm -rf $(VENV) .build native/build native/build-* src/dutyfree/_native

@@ -26,9 +26,18 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     """Declare what a sandbox is made of."""
     sandbox = parser.add_argument_group("sandbox")
     sandbox.add_argument("--substrate", default="cell", metavar="NAME", help="what makes the sandbox (default: cell)")
+    sandbox.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the substrate, such as path=exec (may be repeated)",
+    )
     start = sandbox.add_mutually_exclusive_group()
     start.add_argument(
-        "--image", metavar="IMAGE", help="what it starts from: a name, or digits of a digest (default: this machine)"
+        "--image",
+        metavar="IMAGE",
+        help="what it starts from: a name, or digits of a digest (a cell's default: this machine)",
     )
     start.add_argument("--recipe", type=Path, metavar="FILE", help="start from this recipe, built if need be")
     sandbox.add_argument("--store", type=Path, metavar="DIR", help="where images are (default: this user's own store)")
@@ -71,8 +80,12 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
 def host_for(options: argparse.Namespace) -> LocalHost:
     """The host that the options ask for."""
     from dutyfree.client import local
+    from dutyfree.substrates.registry import parse_options
 
-    return local(options.substrate, **({"store": options.store} if options.store is not None else {}))
+    chosen = parse_options(options.option)
+    if options.store is not None:
+        chosen["store"] = options.store
+    return local(options.substrate, **chosen)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ comes with Dutyfree cannot be taken over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -19,6 +19,11 @@ GROUP = "dutyfree.substrates"
 _BUILT_IN = {
     "process": "dutyfree.substrates.process:ProcessSubstrate",
     "cell": "dutyfree.substrates.cell:CellSubstrate",
+    "docker": "dutyfree.substrates.docker:DockerSubstrate",
+    "docker-gvisor": "dutyfree.substrates.docker:GVisorDockerSubstrate",
+    "gvisor": "dutyfree.substrates.gvisor:GVisorSubstrate",
+    "microvm": "dutyfree.substrates.qemu:MicroVMSubstrate",
+    "vm": "dutyfree.substrates.vm:VMSubstrate",
     "fake": "dutyfree.substrates.fake:FakeSubstrate",
 }
 
@@ -56,6 +61,21 @@ def load(name: str, **options: Any) -> Substrate:
     if not isinstance(substrate, Substrate):
         raise _broken(entry, f"it gave a {type(substrate).__name__}, which is not a Substrate")
     return substrate
+
+
+def parse_options(entries: Iterable[str]) -> dict[str, Any]:
+    """Options for `load` from `NAME=VALUE` words; true, false and whole numbers are what they look like.
+
+    Raises InvalidRequest for a word of another shape.
+    """
+    options: dict[str, Any] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidRequest(f"{entry!r:.80} is not an option of a substrate", hint="write NAME=VALUE")
+        plain = {"true": True, "false": False}
+        options[name] = plain[value] if value in plain else int(value) if value.isdecimal() else value
+    return options
 
 
 def _built_in() -> dict[str, EntryPoint]:

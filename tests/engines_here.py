@@ -1,0 +1,38 @@
+"""What `make engines` got ready on this machine, for the tests that take an engine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dutyfree.contract import Substrate
+from dutyfree.substrates.registry import load
+
+ENVIRONMENT = Path(__file__).parent.parent / ".build" / "engines" / "env"
+ENGINES = ("docker", "docker-gvisor", "gvisor", "microvm", "vm")
+
+
+@functools.cache
+def found() -> Mapping[str, str]:
+    """The variables that `scripts/engines` wrote; none if it has not run."""
+    lines = ENVIRONMENT.read_text().splitlines() if ENVIRONMENT.exists() else []
+    words = [word for line in lines for word in shlex.split(line)[1:]]
+    return dict(word.split("=", 1) for word in words)
+
+
+def engine(name: str, **options: Any) -> Substrate:
+    """The substrate of this name, over the engine and the image that were got ready. Not open yet."""
+    for variable in ("DOCKER_HOST", "DUTYFREE_RUNSC", "DUTYFREE_KERNEL"):
+        if variable in found():
+            os.environ.setdefault(variable, found()[variable])
+    if "DUTYFREE_STATE_DIR" in found():
+        store = Path(found()["DUTYFREE_STATE_DIR"], "dutyfree", "images")
+        image = {} if name == "vm" else {"image": found()["DUTYFREE_IMAGE"]}  # a machine starts from its own disk
+        options = {**image, "store": store, **options}
+    if name == "vm":
+        options.setdefault("boot", "restore")
+    return load(name, **options)
