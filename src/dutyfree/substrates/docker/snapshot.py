@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dutyfree.contract import Snapshot
-from dutyfree.errors import InvalidRequest
 from dutyfree.model import Image
 from dutyfree.substrates.docker.client import Engine
+from dutyfree.substrates.kept_snapshot import KeptSnapshot
 
 if TYPE_CHECKING:
     from dutyfree.substrates.docker.substrate import DockerSubstrate
@@ -56,34 +55,15 @@ class Leftovers:
                 return
 
 
-class DockerSnapshot(Snapshot):
+class DockerSnapshot(KeptSnapshot):
     """An image of the engine's that has no name."""
 
     def __init__(self, substrate: DockerSubstrate, committed: str, source: Image) -> None:
+        super().__init__(committed, replace(source, reference=committed))
         self._substrate = substrate
-        self._id = committed
-        self._image = replace(source, reference=committed)
-        self._discarded = False
-        self._turn = asyncio.Lock()
 
-    @property
-    def id(self) -> str:
-        return self._id
+    async def _put(self) -> Image:
+        return self._image if self._image.is_stored else await self._substrate.images.keep(self.id, self._image)
 
-    @property
-    def image(self) -> Image:
-        return self._image
-
-    async def save(self) -> Image:
-        async with self._turn:
-            if not self._image.is_stored:
-                if self._discarded:
-                    raise InvalidRequest(f"snapshot {self._id} was discarded")
-                self._image = await self._substrate.images.keep(self._id, self._image)
-        return self._image
-
-    async def discard(self) -> None:
-        async with self._turn:
-            if not self._discarded:
-                self._discarded = True
-                await self._substrate.leftovers.discard(self._id)
+    async def _let_go(self) -> None:
+        await self._substrate.leftovers.discard(self.id)

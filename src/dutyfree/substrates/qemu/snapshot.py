@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dutyfree.contract import Snapshot
 from dutyfree.errors import DutyfreeError, InvalidRequest, Unsupported
 from dutyfree.images.blocking import in_thread
 from dutyfree.model import Image, Resources
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.kept_snapshot import KeptSnapshot
 from dutyfree.substrates.qemu import memory, saved
 from dutyfree.substrates.qemu.body import Awake
 from dutyfree.substrates.qemu.plan import clock
@@ -86,30 +86,18 @@ async def _go_on(awake: Awake) -> None:
     await awake.ports.tell(clock(time.time_ns()))  # its own stood still, too
 
 
-class MicroVMSnapshot(Snapshot):
+class MicroVMSnapshot(KeptSnapshot):
     """Holds what is on the shelf, until it is discarded."""
 
     def __init__(self, frozen: Frozen, image: Image, shelf: Shelf) -> None:
+        kept = replace(image, layers=(frozen.name,), over_host=False, reference="")
+        super().__init__(frozen.name.removeprefix("live:"), kept)
         self._frozen = frozen
-        self._image = replace(image, layers=(frozen.name,), over_host=False, reference="")
         self._shelf = shelf
-        self._discarded = False
         shelf.put(frozen)
 
-    @property
-    def id(self) -> str:
-        return self._frozen.name.removeprefix("live:")
-
-    @property
-    def image(self) -> Image:
-        return self._image
-
-    async def save(self) -> Image:
-        if self._discarded:
-            raise InvalidRequest(f"snapshot {self.id} was discarded")
+    async def _put(self) -> Image:
         raise Unsupported("the snapshot of a microVM cannot be put into the image store", hint="build a recipe instead")
 
-    async def discard(self) -> None:
-        if not self._discarded:
-            self._discarded = True
-            await self._shelf.release(self._frozen)
+    async def _let_go(self) -> None:
+        await self._shelf.release(self._frozen)
