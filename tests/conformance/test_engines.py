@@ -26,6 +26,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATH_CHECKS = ("run.", "streaming.", "timeouts.", "cancellation.", "files.", "sessions.", "accounting.", "attribution.")
 """What an action path decides; all the rest is the same on both."""
+EXEC_CHECKS = ("run.", "timeouts.", "attribution.", "accounting.")
+"""What an engine's own way to run a command decides of that; the rest is judged without one, on `bare`."""
 
 VM_CHECKS = (
     *("lifecycle.", "run.", "sessions.", "timeouts.", "attribution.", "capabilities.", "limits."),
@@ -54,10 +56,10 @@ class Subject:
 SUBJECTS = [
     Subject("bare", ActionPath.EXEC, PATH_CHECKS),
     Subject("docker"),
-    Subject("docker", ActionPath.EXEC, PATH_CHECKS),
+    Subject("docker", ActionPath.EXEC, EXEC_CHECKS),
     Subject("docker-gvisor"),
     Subject("gvisor"),
-    Subject("gvisor", ActionPath.EXEC, PATH_CHECKS),
+    Subject("gvisor", ActionPath.EXEC, EXEC_CHECKS),
     Subject("microvm"),
     Subject("vm", ActionPath.GUEST, VM_CHECKS),
     Subject("vm", ActionPath.EXEC, ("run.",)),

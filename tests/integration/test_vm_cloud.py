@@ -15,6 +15,7 @@ from dutyfree.errors import InvalidRequest, SubstrateFailed, SubstrateUnavailabl
 from dutyfree.model import Action, Capability
 from dutyfree.substrates import claims
 from dutyfree.substrates.vm import VMSubstrate
+from dutyfree.substrates.vm.cloud import KIND
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 providers = pytest.importorskip("libcloud.compute.providers", reason="cloud machines: Apache Libcloud is not installed")
@@ -87,20 +88,23 @@ async def test_a_machine_is_ordered_used_and_destroyed(cloud: Any) -> None:
         assert not [node for node in NODES if node.name.startswith("dutyfree-")]
 
 
-async def test_machines_of_dead_claims_are_destroyed_and_no_others(cloud: Any) -> None:
-    claim = claims.claim("vm")
+async def test_machines_that_dead_claims_noted_are_destroyed_and_no_others(cloud: Any) -> None:
+    claim = claims.claim(KIND)
     _, moment, boot = claim.name.split("-")
-    dead = f"dutyfree-4194304-{moment}-{boot}-1"
-    async with cloud():
-        pass
-    for name in (dead, f"dutyfree-{claim.name}-1", "somebody-elses"):
+    dead, unknown = f"4194304-{moment}-{boot}", f"4194305-{moment}-{boot}"
+    ordered = claim.directory.with_name(dead) / f"dutyfree-{dead}-1.ordered"
+    ordered.parent.mkdir(mode=0o700)
+    ordered.touch()
+    ours = {f"dutyfree-{claim.name}-1", f"dutyfree-{unknown}-1", "somebody-elses"}
+    for name in (ordered.stem, *ours):
         node = driver()("none").create_node(name=name, size=None, image=None)
         assert node.name == name
     async with cloud():
         names = [node.name for node in NODES]
     claim.release()
-    assert dead not in names
-    assert {f"dutyfree-{claim.name}-1", "somebody-elses"} <= set(names)
+    assert ordered.stem not in names
+    assert ours <= set(names)
+    assert not ordered.parent.exists()
 
 
 async def test_what_the_cloud_refuses_is_told(cloud: Any) -> None:

@@ -71,6 +71,10 @@ async def test_a_machine_boots_as_a_cloud_gives_it() -> None:
             (Phase.READY, "handshake"),
         ]
         assert substrate.accelerator in ("kvm", "tcg")
+        process = Path("/proc", str(box.pid))  # type: ignore[attr-defined]
+        assert "\nSeccomp:\t2\n" in (process / "status").read_text()
+        environment = (process / "environ").read_bytes().split(b"\0")
+        assert {each.partition(b"=")[0] for each in environment} <= {b"PATH", b"PWD", b""}
     finally:
         await substrate.close()
 
@@ -78,6 +82,8 @@ async def test_a_machine_boots_as_a_cloud_gives_it() -> None:
 async def test_machines_that_go_on_from_one_moment_are_not_the_same(restoring: VMSubstrate) -> None:
     specs = [SandboxSpec(SMALL.resources, hostname=f"clone{number}") for number in range(3)]
     boxes = [await restoring.create(spec) for spec in specs]
+    keys = [box.body._node.login.key for box in boxes]  # type: ignore[attr-defined]
+    assert len({*keys}) == len(boxes), "whoever removes the saved machine takes its key away from those that run"
     line = "hostname; cat /etc/machine-id; od -An -tx8 -N16 /dev/urandom; cat /proc/sys/kernel/random/uuid"
     told = [(await said(box, line)).splitlines() for box in boxes]
     for same_question in zip(*told, strict=True):

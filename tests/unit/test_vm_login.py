@@ -1,7 +1,11 @@
 """What OpenSSH's client is told, and what machines are told at their first boot."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from dutyfree.substrates.vm.seed import Identity, documents, write
 from dutyfree.substrates.vm.ssh import Login, known_hosts_line
@@ -32,6 +36,17 @@ def test_the_machine_must_show_the_key_that_it_was_given() -> None:
     first = Login("h", 22, "root", Path("/k"), Path("/h"), trust_first=True)
     assert options(first.argv("true"))["StrictHostKeyChecking"] == "accept-new"
     assert known_hosts_line("127.0.0.1", 2222, "ssh-ed25519 AAAA comment") == "[127.0.0.1]:2222 ssh-ed25519 AAAA\n"
+
+
+def test_openssh_itself_finds_the_key_whatever_the_port(tmp_path: Path) -> None:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("machines: OpenSSH's client is not installed")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    known_hosts = tmp_path / "known_hosts"
+    for port, asked in ((22, "10.0.0.1"), (2222, "[10.0.0.1]:2222")):
+        known_hosts.write_text(known_hosts_line("10.0.0.1", port, (tmp_path / "key.pub").read_text()))
+        found = subprocess.run(["ssh-keygen", "-F", asked, "-f", known_hosts], capture_output=True, check=False)
+        assert found.returncode == 0, asked
 
 
 def test_a_silent_cut_is_noticed_within_five_seconds() -> None:

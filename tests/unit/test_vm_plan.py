@@ -80,6 +80,14 @@ def test_the_seed_cannot_be_written_and_commas_are_doubled() -> None:
     assert "read-only=on" in seed
 
 
+@pytest.mark.parametrize("memory", [None, Memory(Path("/s/memory"), shared=False)])
+def test_whoever_breaks_out_of_a_machine_can_start_nothing(memory: Memory | None) -> None:
+    (confined,) = after(line(memory=memory, incoming=memory is not None), "-sandbox")
+    assert {"on", "resourcecontrol=deny", "spawn=deny", "elevateprivileges=deny", "obsolete=deny"} <= set(
+        confined.split(",")
+    )
+
+
 def test_a_machine_without_our_kernel_boots_from_its_disk() -> None:
     argv = line(kernel=None)
     assert "-kernel" not in argv
@@ -93,14 +101,17 @@ def test_emulated_time_is_told_by_what_keeps_it() -> None:
     assert after(hardware_assisted, "-cpu") == ["host"]
 
 
-def test_a_saved_machine_and_those_that_go_on_from_it_differ_in_nothing_but_their_memory() -> None:
+def test_only_a_machine_that_is_to_be_saved_may_start_the_program_that_does_it() -> None:
+    assert "spawn=allow" in after(line(memory=Memory(Path("/s/memory"), shared=True)), "-sandbox")[0]
+
+
+def test_a_saved_machine_and_those_that_go_on_from_it_differ_in_nothing_that_a_guest_sees() -> None:
     source = line(memory=Memory(Path("/s/memory"), shared=True))
     copy = line(memory=Memory(Path("/s/memory"), shared=False), incoming=True)
-    assert [(one, other) for one, other in zip(source, copy, strict=False) if one != other] == [
-        (
-            "memory-backend-file,id=ram,size=512M,mem-path=/s/memory,share=on",
-            "memory-backend-file,id=ram,size=512M,mem-path=/s/memory,share=off",
-        )
+    differing = [(one, other) for one, other in zip(source, copy, strict=False) if one != other]
+    assert [(one.split(",")[-1], other.split(",")[-1]) for one, other in differing] == [
+        ("spawn=allow", "spawn=deny"),
+        ("share=on", "share=off"),
     ]
     assert copy[len(source) :] == ["-incoming", "defer"]
 

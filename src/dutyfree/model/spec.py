@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +11,8 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
+
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 class Capability(StrEnum):
@@ -69,6 +72,6 @@ class SandboxSpec:
     """What it starts from; its environment holds where `env` says nothing else."""
 
     def __post_init__(self) -> None:
-        if not self.hostname or len(self.hostname) > 63 or not self.hostname.replace("-", "").isalnum():
+        if not _HOSTNAME.fullmatch(self.hostname):
             raise InvalidRequest(f"hostname {self.hostname!r} is not a single DNS label")
         check_env(self.env)

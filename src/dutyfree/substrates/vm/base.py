@@ -9,9 +9,10 @@ import os
 import shutil
 import tarfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.blocking import in_thread
@@ -71,7 +72,10 @@ async def own_base(directory: Path, packages: tuple[str, ...]) -> Base:
 
 
 async def users_base(disk: Path) -> Base:
-    """A disk image of the user's: it has a boot loader, and cloud-init or something like it. Raises InvalidRequest."""
+    """A disk image of the user's: it has a boot loader, and cloud-init or something like it.
+
+    Raises InvalidRequest, also for one that refers to other files: they would be read in its name.
+    """
     env = {"PATH": _SEARCHED, "LC_ALL": "C"}
     try:
         told = await run_command(["qemu-img", "info", "--output=json", str(disk)], timeout_s=20.0, env=env)
@@ -79,7 +83,17 @@ async def users_base(disk: Path) -> Base:
         form, size_bytes = str(facts["format"]), int(facts["virtual-size"])
     except (CommandFailed, KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"{str(disk)!r} is not the disk image of a machine: {error}") from error
+    if not _stands_alone(facts):
+        hint = f"qemu-img convert -O qcow2 {disk} alone.qcow2"
+        raise InvalidRequest(f"{str(disk)!r} is not raw or qcow2, or refers to other files", hint=hint)
     return Base(f"{form}-{disk}", disk, form, size_bytes, None)
+
+
+def _stands_alone(facts: Mapping[str, Any]) -> bool:
+    """Whether an image, of which `qemu-img info` says this, is raw or qcow2 and all in one file."""
+    if facts["format"] not in ("raw", "qcow2") or "backing-filename" in facts:
+        return False
+    return "data-file" not in facts.get("format-specific", {}).get("data", {})
 
 
 async def locked(path: Path, *, within_s: float) -> locks.FileLock:

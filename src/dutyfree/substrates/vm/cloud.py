@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
-import itertools
 import secrets
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.blocking import in_thread
+from dutyfree.images.store import locks
 from dutyfree.model import Capability, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates import claims
 from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.vm import cloud_config, seed, ssh
+from dutyfree.substrates.vm.calls import Calls
 from dutyfree.substrates.vm.cloud_config import CloudConfig
-from dutyfree.substrates.vm.provider import KIND, Node, Provider
+from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
 
 PREFIX: Final = "dutyfree-"
-"""Before the claim and the number in the names of our machines."""
-CALL_TIMEOUT_S: Final = 120.0
+"""Before the claim and a random mark in the names of our machines."""
+KIND: Final = "vm-cloud"
+"""Of their claims: whoever finds a dead one must be able to look into its cloud before it is forgotten."""
+CLOSE_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 2.0
+_NOTE: Final = ".ordered"
+"""Ends the name of the file in the claim's directory that is there as long as the machine may be."""
 _REASONS: Final = {
     Capability.LIMIT_MEMORY: "the machine has what its size gives it",
     Capability.LIMIT_CPU: "the machine has what its size gives it",
@@ -34,45 +40,43 @@ _REASONS: Final = {
     Capability.LIMIT_DISK: "the machine has what its size gives it",
     Capability.DENY_NETWORK: "the cloud's own rules say what the machine reaches",
 }
-T = TypeVar("T")
 
 
 class CloudNode(Node):
     """One machine of the cloud's."""
 
-    def __init__(self, provider: CloudProvider, made: Any, login: Login) -> None:
-        self._provider = provider
-        self._made = made
+    def __init__(self, destroy: Callable[[], Awaitable[None]], login: Login) -> None:
+        self._destroy = destroy
+        self._ending: asyncio.Future[None] | None = None
         self.login = login
 
     def on_death(self, listener: Callable[[], None]) -> None:
         """Nobody tells: the connection's own questions go unanswered."""
 
     async def end(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
-            try:
-                await self._provider.destroy(made)
-            except BaseException:
-                self._made = made
-                raise
+        ending = self._ending
+        if ending is None or (ending.done() and (ending.cancelled() or ending.exception() is not None)):
+            ending = self._ending = asyncio.ensure_future(self._destroy())
+        await asyncio.shield(ending)
 
 
 class CloudProvider(Provider):
     """Machines of one size from one image. Each is named after our claim, and destroyed when it ends.
 
-    What a killed process left is destroyed by the next one on the same machine, by those names: while there is none, it
-    goes on costing money.
+    What a killed process left is destroyed by the next one on the same machine, by the notes in the claim's directory:
+    while there is none, it goes on costing money.
     """
+
+    claims_kind = KIND
 
     def __init__(self, config: CloudConfig) -> None:
         self.accelerator = f"cloud:{config.provider}"
         self._config = config
         self._driver: Any = None
-        self._turn = threading.Lock()
+        self._calls: Calls | None = None
         self._claim: Claim | None = None
-        self._numbers = itertools.count(1)
         self._choice: tuple[Any, Any, Any] | None = None
+        self._public_key = ""
 
     @classmethod
     def from_file(cls, path: str | Path | None) -> Self:
@@ -84,41 +88,49 @@ class CloudProvider(Provider):
         return frozenset({Capability.BRIDGE_NETWORK})
 
     async def open(self, claim: Claim) -> None:
-        self._driver = await in_thread(self._connected)
-        self._choice = await self._call(self._chosen)
+        if self._config.user_data is not None:
+            self._public_key = await in_thread(_public_half, self._config.private_key)
+        self._calls = calls = Calls(self._config.hide)
+        self._driver = driver = await calls.call(self._connected)
+        self._choice = await calls.call(lambda: self._chosen(driver))
+        await _clean_up(calls, driver)
         self._claim = claim
-        for node in await self._call(self._driver.list_nodes):
-            if _is_left_over(node.name):
-                await self.destroy(node)
 
     async def make(self, spec: SandboxSpec, marks: Marks) -> Node:
-        assert self._claim is not None
-        name = f"{PREFIX}{self._claim.name}-{next(self._numbers)}"
+        claim, calls, driver = self._claim, self._calls, self._driver
+        if claim is None or calls is None:
+            raise InvalidRequest("the substrate is not open")
+        name = f"{PREFIX}{claim.name}-{secrets.token_hex(4)}"
+        note = claim.directory / f"{name}{_NOTE}"
+        destroy = functools.partial(_destroy, calls, driver, note)
         with marks.step(Phase.CREATE, "order"):
-            identity = await self._identity(name, spec.hostname)
-            made = await self._ordered(name, identity)
+            identity = await self._identity(claim, name, spec.hostname)
+            order = self._order(claim, driver, note, name, identity)
+            made = await calls.call(order, late=destroy)
         try:
             with marks.step(Phase.CREATE, "boot"):
-                host = await self._address(made)
-                login = self._login(host, name, identity)
+                host = await self._address(calls, driver, made)
+                login = self._login(claim, host, name, identity)
                 await ssh.answered(host, login.port, within_s=self._config.boot_timeout_s, check=lambda: None)
         except BaseException:
-            await asyncio.shield(self.destroy(made))
+            await asyncio.shield(destroy(made))
             raise
-        node = CloudNode(self, made, login)
+        node = CloudNode(functools.partial(destroy, made), login)
         node.unenforced = _lacking(spec)
         return node
 
-    async def destroy(self, node: Any) -> None:
-        """Raises SubstrateFailed, DeadlineExceeded."""
-        if not await self._call(lambda: self._driver.destroy_node(node)):
-            raise SubstrateFailed(f"the cloud did not destroy machine {node.name!r}", hint="look at its console")
-
     async def close(self) -> None:
-        self._driver = self._claim = None
+        """Raises SubstrateFailed, DeadlineExceeded where machines may be left: the claim's directory must stay then."""
+        claim, self._claim = self._claim, None  # orders that have not had their turn yet are refused from now on
+        calls, driver = self._calls, self._driver
+        if calls is None:
+            return
+        await calls.settle(within_s=CLOSE_TIMEOUT_S)
+        if claim is not None:
+            await _destroy_ordered(calls, driver, [claim.directory])
+        self._driver = self._calls = None
 
-    async def _ordered(self, name: str, identity: Identity | None) -> Any:
-        """Cancelled or not, a machine that was ordered is known here, or destroyed."""
+    def _order(self, claim: Claim, driver: Any, note: Path, name: str, identity: Identity | None) -> Callable[[], Any]:
         assert self._choice is not None
         image, size, location = self._choice
         more = dict(self._config.node)
@@ -126,35 +138,30 @@ class CloudProvider(Provider):
             more["location"] = location
         if identity is not None and self._config.user_data is not None:
             more[self._config.user_data] = seed.documents(identity)["user-data"]
-        order = asyncio.ensure_future(
-            self._call(lambda: self._driver.create_node(name=name, size=size, image=image, **more))
-        )
-        try:
-            return await asyncio.shield(order)
-        except asyncio.CancelledError:
-            await asyncio.wait([order])
-            if not order.cancelled() and order.exception() is None:
-                await asyncio.shield(self.destroy(order.result()))
-            raise
 
-    async def _identity(self, name: str, hostname: str) -> Identity | None:
+        def order() -> Any:
+            if self._claim is not claim:
+                raise InvalidRequest("the substrate was closed")
+            note.touch(mode=0o600)
+            return driver.create_node(name=name, size=size, image=image, **more)
+
+        return order
+
+    async def _identity(self, claim: Claim, name: str, hostname: str) -> Identity | None:
         """Where the cloud carries user data: a key by which the machine is known."""
         if self._config.user_data is None:
             return None
-        assert self._claim is not None
-        key = self._claim.directory / name
+        key = claim.directory / name
         public = await ssh.make_key(key, hostname)
-        ours = (await in_thread(self._config.private_key.with_suffix(".pub").read_text)).strip()
-        return Identity(hostname, secrets.token_hex(16), await in_thread(key.read_text), public, ours)
+        return Identity(hostname, secrets.token_hex(16), await in_thread(key.read_text), public, self._public_key)
 
-    def _login(self, host: str, name: str, identity: Identity | None) -> Login:
-        assert self._claim is not None
-        known_hosts = self._claim.directory / f"{name}.known_hosts"
+    def _login(self, claim: Claim, host: str, name: str, identity: Identity | None) -> Login:
+        known_hosts = claim.directory / f"{name}.known_hosts"
         port = self._config.port
         known_hosts.write_text("" if identity is None else ssh.known_hosts_line(host, port, identity.host_key_public))
         return Login(host, port, self._config.user, self._config.private_key, known_hosts, trust_first=identity is None)
 
-    async def _address(self, made: Any) -> str:
+    async def _address(self, calls: Calls, driver: Any, made: Any) -> str:
         """The machine's address, once it has one."""
         try:
             async with asyncio.timeout(self._config.boot_timeout_s):
@@ -163,7 +170,7 @@ class CloudProvider(Provider):
                     if addresses:
                         return str(addresses[0])
                     await asyncio.sleep(_POLL_S)
-                    known = await self._call(self._driver.list_nodes)
+                    known = await calls.call(driver.list_nodes)
                     made = next((node for node in known if node.id == made.id), made)
         except TimeoutError:
             raise DeadlineExceeded(f"the cloud gave machine {made.name!r} no address") from None
@@ -177,32 +184,15 @@ class CloudProvider(Provider):
         try:
             return providers.get_driver(self._config.provider)(**self._config.driver)
         except (AttributeError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"Libcloud has no such provider, or it wants other arguments: {error}") from error
+            told = self._config.hide(str(error))
+        raise InvalidRequest(f"Libcloud has no such provider, or it wants other arguments: {told:.300}")
 
-    def _chosen(self) -> tuple[Any, Any, Any]:
-        image = _named(self._driver.list_images(), self._config.image, "image")
-        size = _named(self._driver.list_sizes(), self._config.size, "size")
+    def _chosen(self, driver: Any) -> tuple[Any, Any, Any]:
+        image = _named(driver.list_images(), self._config.image, "image")
+        size = _named(driver.list_sizes(), self._config.size, "size")
         wanted = self._config.location
-        location = None if wanted is None else _named(self._driver.list_locations(), wanted, "location")
+        location = None if wanted is None else _named(driver.list_locations(), wanted, "location")
         return image, size, location
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        """One of the driver's blocking calls, in a thread and in its turn: drivers are not made for many at once."""
-
-        def in_turn() -> T:
-            with self._turn:
-                return work()
-
-        calling = asyncio.ensure_future(asyncio.to_thread(in_turn))
-        done, _ = await asyncio.wait([calling], timeout=CALL_TIMEOUT_S)
-        if not done:
-            raise DeadlineExceeded(f"the cloud did not answer within {CALL_TIMEOUT_S:g} s")
-        try:
-            return calling.result()
-        except InvalidRequest:
-            raise
-        except Exception as error:  # a driver's errors have no common root
-            raise SubstrateFailed(f"the cloud refused: {type(error).__name__}: {error!s:.300}") from error
 
 
 def _named(known: Iterable[Any], wanted: str, what: str) -> Any:
@@ -212,12 +202,62 @@ def _named(known: Iterable[Any], wanted: str, what: str) -> Any:
     raise InvalidRequest(f"the cloud has no {what} {wanted!r}")
 
 
-def _is_left_over(name: object) -> bool:
-    """Whether a machine bears the name of a dead claim of this host's."""
-    if not isinstance(name, str) or not name.startswith(PREFIX):
-        return False
-    claim, _, number = name.removeprefix(PREFIX).rpartition("-")
-    return number.isdecimal() and claims.is_dead(claim, KIND)
+def _public_half(private_key: Path) -> str:
+    path = Path(f"{private_key}.pub")
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        hint = f"ssh-keygen -y -f {private_key} > {path}"
+        raise InvalidRequest(f"the public half of the key cannot be read: {error}", hint=hint) from error
+
+
+async def _destroy(calls: Calls, driver: Any, note: Path, node: Any) -> None:
+    """Raises SubstrateFailed, DeadlineExceeded. The note is there until the machine is known to be gone."""
+
+    def work() -> None:
+        failure: Exception | None = None
+        try:
+            destroyed = driver.destroy_node(node)
+        except Exception as error:  # a driver's errors have no common root
+            destroyed, failure = False, error
+        if not destroyed and any(each.id == node.id for each in driver.list_nodes()):
+            raise failure or SubstrateFailed(f"the cloud did not destroy machine {node.name!r}", hint="see its console")
+        note.unlink(missing_ok=True)
+
+    await calls.call(work)
+
+
+async def _destroy_ordered(calls: Calls, driver: Any, directories: Iterable[Path]) -> None:
+    """Destroy the machines of this cloud that were ordered, as these claims' directories say. Raises as `_destroy`."""
+    notes = {note.name.removesuffix(_NOTE): note for each in directories for note in each.glob(f"*{_NOTE}")}
+    for node in await calls.call(driver.list_nodes) if notes else ():
+        if isinstance(node.name, str) and node.name in notes:
+            await _destroy(calls, driver, notes[node.name], node)
+
+
+async def _clean_up(calls: Calls, driver: Any) -> None:
+    """Destroy what dead claims of this host left here, and forget the claims of which nothing is left anywhere.
+
+    A machine's name alone proves nothing: hosts that go on from one saved moment have claims of the same names.
+    """
+    with ExitStack() as locked:
+        directories = await in_thread(_dead, locked)
+        await _destroy_ordered(calls, driver, directories)
+        for directory in directories:
+            if not any(directory.glob(f"*{_NOTE}")):  # otherwise: ordered elsewhere, or never made
+                await in_thread(claims.forget, directory)
+
+
+def _dead(locked: ExitStack) -> list[Path]:
+    """The directories of dead claims, but for those that another process is cleaning up after."""
+    found = []
+    for directory in claims.dead(KIND):
+        with suppress(OSError):
+            lock = locks.attempt(directory / claims.LOCK)
+            if lock is not None:
+                locked.callback(lock.release)
+                found.append(directory)
+    return found
 
 
 def _lacking(spec: SandboxSpec) -> tuple[Unenforced, ...]:

@@ -31,12 +31,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from dutyfree.errors import InvalidRequest
 
 VARIABLE = "DUTYFREE_CLOUD"
 """Names the file where nothing else does."""
 MAX_FILE_BYTES = 1024 * 1024
+_PLACES = frozenset({"region", "host", "path", "datacenter", "project", "location", "zone", "api_version"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class CloudConfig:
     boot_timeout_s: float = 600.0
     driver: Mapping[str, Any] = field(default_factory=dict, repr=False)
     node: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Values of the two tables that nobody may read in a message."""
+
+    def hide(self, text: str) -> str:
+        """The text without secrets, however an address would have quoted them."""
+        forms = {form for each in self.secrets for form in (each, quote(each), quote(each, safe=""), quote_plus(each))}
+        for form in sorted(forms, key=len, reverse=True):
+            text = text.replace(form, "***")
+        return text
 
 
 def read(path: str | Path | None, environment: Mapping[str, str] = os.environ) -> CloudConfig:
@@ -90,7 +101,16 @@ def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudC
     values["private_key"] = Path(values["private_key"]).expanduser()
     for table in ("driver", "node"):
         values[table] = {name: _expanded(value, environment) for name, value in cloud.get(table, {}).items()}
-    return CloudConfig(**values)
+    return CloudConfig(**values, secrets=_secrets(cloud, values))
+
+
+def _secrets(written: Mapping[str, Any], values: Mapping[str, Any]) -> frozenset[str]:
+    """All that the driver is given, but for what only says where; and all that came from the environment."""
+    found = {value for name, value in values["driver"].items() if name not in _PLACES}
+    for table in ("driver", "node"):
+        of_environment = (name for name, value in written.get(table, {}).items() if str(value).startswith("$"))
+        found |= {values[table][name] for name in of_environment}
+    return frozenset(each for each in found if isinstance(each, str) and each)
 
 
 def _expanded(value: Any, environment: Mapping[str, str]) -> Any:

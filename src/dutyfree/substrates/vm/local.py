@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 import shutil
 from collections.abc import Callable
@@ -34,11 +35,13 @@ from dutyfree.substrates.vm.plan import (
     qemu_argv,
     unenforced_by,
 )
-from dutyfree.substrates.vm.provider import KIND, Node, Provider
+from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.saved import Boot, Saved, SavedMachines, restore
 from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
 
+KIND: Final = "vm"
+"""Of the claims of local machines."""
 BOOT_TIMEOUT_S: Final = 300.0
 SAVED_DISK_BYTES: Final = MIB
 """The disk of a machine that goes on from a saved moment grows then: one saved machine serves for all sizes."""
@@ -65,6 +68,8 @@ class LocalNode(Node):
 
 class LocalProvider(Provider):
     """A q35 with firmware, a disk, a seed and a network card, from our own base or from the user's."""
+
+    claims_kind = KIND
 
     def __init__(
         self,
@@ -122,6 +127,8 @@ class LocalProvider(Provider):
         for directory in claims.directories(live):
             if claims.is_dead(directory.name, KIND):
                 claims.forget(directory)
+        for directory in claims.dead(KIND):
+            claims.forget(directory)
         for making in self._directory.glob("*.making"):
             lock = locks.attempt(making.with_suffix(".lock"))
             if lock is not None:  # whoever made it is dead
@@ -135,9 +142,7 @@ class LocalProvider(Provider):
         if self._saved is None:
             node = await self._cold(hardware, spec.hostname, spec.network, marks, None)
         else:
-            with marks.step(Phase.CREATE, "saved"):
-                saved = await self._saved.get(replace(hardware, disk_bytes=SAVED_DISK_BYTES))
-            node = await self._restored(saved, hardware, spec, marks)
+            node = await self._from_saved(self._saved, hardware, spec, marks)
         node.unenforced = unenforced_by(spec, hardware, knows_disk=self._users_base is None)
         return node
 
@@ -171,25 +176,51 @@ class LocalProvider(Provider):
             raise
         return LocalNode(machine, login, directory)
 
+    async def _from_saved(
+        self, machines: SavedMachines, hardware: Hardware, spec: SandboxSpec, marks: Marks
+    ) -> LocalNode:
+        wanted = replace(hardware, disk_bytes=SAVED_DISK_BYTES)
+        with marks.step(Phase.CREATE, "saved"):
+            saved = await machines.get(wanted)
+        try:
+            return await self._restored(saved, hardware, spec, marks)
+        except (SubstrateFailed, FileNotFoundError):
+            if saved.state.exists():
+                raise
+        # Another process has made room for its own just then.
+        with marks.step(Phase.CREATE, "saved"):
+            saved = await machines.get(wanted)
+        try:
+            return await self._restored(saved, hardware, spec, marks)
+        except FileNotFoundError as error:
+            raise SubstrateFailed(f"a saved machine is gone: {error}") from error
+
     async def _restored(self, saved: Saved, hardware: Hardware, spec: SandboxSpec, marks: Marks) -> LocalNode:
         """A machine that goes on from the saved moment, with a disk of its own over the saved one."""
         assert self._base is not None
         directory = self._new_directory()
         try:
             with marks.step(Phase.CREATE, "disk"):
+                key = directory / "key"
+                await in_thread(_copy_key, saved.key, key)  # the saved one may go while this machine lives
+                host_key, machine_id = saved.host_key_public, saved.machine_id
                 drives = Drives(directory / "disk.qcow2", saved.seed)
                 await overlay(drives.disk, saved.disk, "qcow2", None)
             with marks.step(Phase.CREATE, "restore"):
-                argv = qemu_argv(
-                    hardware, drives, accelerator=self.accelerator, network=spec.network,
-                    memory=Memory(saved.memory, shared=False), machine_id=saved.machine_id, kernel=self._base.kernel,
-                    incoming=True,
-                )  # fmt: skip
-                machine = await self._start(argv, directory)
+                state_fd = os.open(saved.state, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    await restore(machine, saved.state)
+                    memory = Memory(saved.memory, shared=False)
+                    argv = qemu_argv(
+                        hardware, drives, accelerator=self.accelerator, network=spec.network, memory=memory,
+                        machine_id=machine_id, kernel=self._base.kernel, incoming=True,
+                    )  # fmt: skip
+                    machine = await self._start(argv, directory, state_fd)
+                finally:
+                    os.close(state_fd)
+                try:
+                    await restore(machine, state_fd)
                     await machine.command("block_resize", device="disk", size=self._disk_bytes(hardware))
-                    login = await reached(machine, directory, saved.key, saved.host_key_public)
+                    login = await reached(machine, directory, key, host_key)
                 except BaseException:
                     await asyncio.shield(machine.end())
                     raise
@@ -204,9 +235,9 @@ class LocalProvider(Provider):
         assert self._base is not None
         return self._base.size_bytes + self._base.slack_bytes + hardware.disk_bytes
 
-    async def _start(self, argv: list[str], directory: Path) -> Machine:
+    async def _start(self, argv: list[str], directory: Path, *inherited: int) -> Machine:
         assert self._claim is not None
-        return await Machine.start(argv, directory=directory, lock_fd=self._claim.lock_fd)
+        return await Machine.start(argv, directory=directory, pass_fds=inherited, lock_fd=self._claim.lock_fd)
 
     def _new_directory(self) -> Path:
         assert self._claim is not None
@@ -254,3 +285,8 @@ def _still_running(machine: Machine) -> Callable[[], None]:
             raise SubstrateFailed(f"the machine ended while it booted: {machine.last_words or 'QEMU said nothing'}")
 
     return check
+
+
+def _copy_key(source: Path, target: Path) -> None:
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(source.read_bytes())

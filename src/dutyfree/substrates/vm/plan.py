@@ -19,6 +19,7 @@ MAX_CPUS: Final = 64
 EMULATED: Final = "tcg"
 ACCELERATORS: Final = ("kvm", EMULATED)
 
+_CONFINED: Final = "on,obsolete=deny,elevateprivileges=deny,resourcecontrol=deny"
 _CONSOLE: Final = "console=ttyS0 quiet systemd.show_status=0 net.ifnames=0"
 _EMULATED_CLOCK: Final = "nokaslr clocksource=hpet tsc=reliable tsc_early_khz=1000000 lpj=4000000"
 """Calibrating against emulated time hangs now and then. What is said of the time stamp counter instead is not true, so
@@ -103,6 +104,10 @@ def qemu_argv(
     size = f"{hardware.memory_bytes // MIB}M"
     emulated = accelerator == EMULATED
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    # Saving takes another program, in a machine that runs nothing but our own. Elsewhere, whoever breaks into QEMU can
+    # start nothing there.
+    saves = memory is not None and memory.shared
+    argv += ["-sandbox", f"{_CONFINED},spawn={'allow' if saves else 'deny'}"]
     argv += ["-accel", "tcg,thread=multi" if emulated else accelerator, "-cpu", "max" if emulated else "host"]
     argv += ["-M", "q35" if memory is None else "q35,memory-backend=ram", "-m", size, "-smp", str(hardware.cpus)]
     argv += ["-uuid", _uuid(machine_id), "-serial", "null"]

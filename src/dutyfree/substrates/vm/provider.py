@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
 
 from dutyfree.model import Capability, SandboxSpec, Unenforced
 from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.vm.ssh import Login
-
-KIND: Final = "vm"
-"""Of the claims whose names are on everything that is made."""
 
 
 class Node(ABC):
@@ -39,6 +35,8 @@ class Node(ABC):
 class Provider(ABC):
     """Makes machines for one substrate. Everything that it makes bears the name of the claim."""
 
+    claims_kind: str
+    """Of the claims whose names are on everything that is made."""
     accelerator: str
     """What runs the machines' instructions: every number that is measured there depends on it."""
 
@@ -49,7 +47,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def open(self, claim: Claim) -> None:
-        """Get ready, and remove what dead claims left. Raises SubstrateUnavailable."""
+        """Get ready, and remove what dead claims left, then those claims. Raises SubstrateUnavailable."""
 
     @abstractmethod
     async def make(self, spec: SandboxSpec, marks: Marks) -> Node:
@@ -57,4 +55,7 @@ class Provider(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. No machine is alive any more. Idempotent."""
+        """Let go of everything. No machine is alive any more. Idempotent.
+
+        Raises InfraFailed where something may be left: the claim's directory, by which it is found, must stay then.
+        """

@@ -39,6 +39,8 @@ MAX_SAVED: Final = 8
 SAVE_TIMEOUT_S: Final = 900.0
 _TRANSFER_S: Final = 60.0
 _POLL_S: Final = 0.01
+_GOING: Final = ".going"
+"""Ends the names of those that are being removed."""
 _SETTLED: Final = "systemctl is-system-running --wait; sync"
 Cold = Callable[[Hardware, str, Network, Marks, Memory | None], Awaitable["LocalNode"]]
 
@@ -107,13 +109,13 @@ class SavedMachines:
         """The saved machine with this hardware; booted and saved if there is none yet. Raises as `create` does."""
         known = self._known.get(hardware)
         if known is not None and known.state.exists():
+            _mark_used(known.directory)
             return known
         async with self._turn:
             place = self._directory / f"saved-{await self._key(hardware)}"
             if not place.exists():
                 await self._saved_once(place, hardware)
-            with suppress(OSError):
-                os.utime(place)
+            _mark_used(place)
             self._known[hardware] = Saved(place)
             return self._known[hardware]
 
@@ -162,10 +164,10 @@ async def save(machine: Machine, state: Path) -> None:
     await _transferred(machine)
 
 
-async def restore(machine: Machine, state: Path) -> None:
-    """Let a machine that waits for it go on from what `save` wrote."""
+async def restore(machine: Machine, state_fd: int) -> None:
+    """Let a machine that waits for it go on from what `save` wrote, a file that it inherited under this number."""
     await _give_up_memory(machine)
-    await machine.command("migrate-incoming", uri=f"exec:exec cat {shlex.quote(str(state))}")
+    await machine.command("migrate-incoming", uri=f"fd:{state_fd}")
     await _transferred(machine)
     await machine.command("cont")
 
@@ -192,10 +194,27 @@ def _take_over(directory: Path, making: Path) -> None:
 
 
 def _make_room(directory: Path) -> None:
-    """Those that were not used for longest go; a machine that goes on from one keeps what it has open."""
-    saved = sorted(
-        (path for path in directory.glob("saved-*") if path.is_dir() and not path.suffix),
-        key=lambda path: path.stat().st_mtime,
-    )
-    for place in saved[: max(0, len(saved) - MAX_SAVED + 1)]:
+    """Those that were not used for longest go; a machine that goes on from one keeps what it has open.
+
+    Other processes may be at the same. A saved machine is either whole or, under its name, not there.
+    """
+    for place in directory.glob(f"saved-*{_GOING}"):  # whoever removed it was killed
         remove_tree(place)
+    saved = sorted((path for path in directory.glob("saved-*") if not path.suffix), key=_used_ns)
+    for place in saved[: max(0, len(saved) - MAX_SAVED + 1)]:
+        going = place.with_suffix(_GOING)
+        with suppress(OSError):
+            place.rename(going)
+        remove_tree(going)
+
+
+def _mark_used(place: Path) -> None:
+    with suppress(OSError):
+        os.utime(place)
+
+
+def _used_ns(place: Path) -> int:
+    try:
+        return place.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -16,6 +16,7 @@ from dutyfree.images.commands import CommandFailed, run_command
 
 ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 """All that the client sees of ours: no agent, no display, no variables to pass on."""
+USUAL_PORT: Final = 22
 CONNECT_TIMEOUT_S: Final = 60
 ALIVE_INTERVAL_S: Final = 1
 ALIVE_MISSES: Final = 3
@@ -71,7 +72,9 @@ class Login:
 def known_hosts_line(host: str, port: int, public_key: str) -> str:
     """How `known_hosts` says that this key is that machine's."""
     kind, content = public_key.split()[:2]
-    return f"[{host}]:{port} {kind} {content}\n"
+    # The client looks for an address with the usual port by the host alone.
+    place = host if port == USUAL_PORT else f"[{host}]:{port}"
+    return f"{place} {kind} {content}\n"
 
 
 async def make_key(path: Path, comment: str) -> str:

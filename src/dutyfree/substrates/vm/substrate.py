@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from dutyfree.substrates.vm import guest, ssh
 from dutyfree.substrates.vm.debian import USUAL
 from dutyfree.substrates.vm.local import LocalProvider
 from dutyfree.substrates.vm.plan import ACCELERATORS
-from dutyfree.substrates.vm.provider import KIND, Node, Provider
+from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.saved import Boot
 from dutyfree.wire.channel import Channel
 
@@ -155,14 +156,11 @@ class VMSubstrate(EngineSubstrate):
         if self._claim is not None:
             return
         ssh.check_client()
-        for directory in await in_thread(claims.dead, KIND):
-            await in_thread(claims.forget, directory)
-        claim = await in_thread(claims.claim, KIND)
+        claim = await in_thread(claims.claim, self._provider.claims_kind)
         try:
             await self._provider.open(claim)
         except BaseException:
-            await asyncio.shield(self._provider.close())
-            await asyncio.shield(in_thread(claim.release))
+            await asyncio.shield(self._give_back(claim))
             raise
         self._claim = claim
 
@@ -197,8 +195,15 @@ class VMSubstrate(EngineSubstrate):
     async def let_go(self) -> None:
         claim, self._claim = self._claim, None
         if claim is not None:
+            await self._give_back(claim)
+
+    async def _give_back(self, claim: Claim) -> None:
+        try:
             await self._provider.close()
-            await in_thread(claim.release)
+        except BaseException:
+            os.close(claim.lock_fd)  # the directory stays: by it, whoever comes after this process finds what is left
+            raise
+        await in_thread(claim.release)
 
 
 async def _abandoned(starting: asyncio.Task[Channel]) -> None:
