@@ -172,7 +172,7 @@ static bool disk_is_full(void) {
            ((space.f_blocks > 0 && space.f_bavail <= space.f_blocks / LAST_SHARE) || (space.f_files > 0 && space.f_ffree == 0));
 }
 
-/* The same for the bounds that only this machine's own kernel knows of. */
+/* The bounds that only this machine's own kernel knows of. Asked at every end: what was met then is not of a later action. */
 static unsigned bounds_met(const struct action *action) {
     struct met now = machine_met();
     return (now.oom_kills > action->met.oom_kills ? EXIT_OOM_KILLED : 0u) |
@@ -180,6 +180,7 @@ static unsigned bounds_met(const struct action *action) {
 }
 
 static void send_exit(const struct action *action) {
+    unsigned met = bounds_met(action);
     uint8_t payload[128];
     struct field_writer fields;
     fields_write(&fields, payload, sizeof payload);
@@ -196,7 +197,7 @@ static void send_exit(const struct action *action) {
                       (action->timed_out ? EXIT_TIMED_OUT : 0u) | (truncated ? EXIT_TRUNCATED : 0u) |
                           (action->session_ended ? EXIT_SESSION_ENDED : 0u) |
                           (action->wait_status != 0 && disk_is_full() ? EXIT_DISK_FULL : 0u) |
-                          (action->wait_status != 0 ? bounds_met(action) : 0u));
+                          (action->wait_status != 0 ? met : 0u));
     fields_put_number(&fields, 7, action->produced[0]);
     fields_put_number(&fields, 8, action->produced[1]);
     stream_send_fields(GUEST_EXIT, action->id, &fields);
@@ -256,7 +257,10 @@ bool actions_idle(void) {
 void actions_clean_up(void) {
     for (size_t i = 0; i < BUCKETS; i++) {
         for (struct action *action = by_id[i]; action != NULL; action = action->next_by_id) {
-            if (action->leftover != NULL && action->pid > 0) waitpid(action->pid, NULL, 0);
+            if (action->leftover != NULL && action->pid > 0) {
+                kill(action->pid, SIGKILL); /* should it have been missed */
+                waitpid(action->pid, NULL, 0);
+            }
             remove_leftover(action);
         }
     }

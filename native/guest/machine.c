@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
+#include <linux/magic.h>
 #include <linux/random.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,17 +16,21 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../common/fields.h"
+#include "action.h"
 #include "clock.h"
 #include "loop.h"
+#include "stream.h"
 
-enum { AGAIN_WORD = 'A', CLOCK_WORD = 'C', CLOCK_WORD_BYTES = 9, FIRST = -20 };
+enum { AGAIN_WORD = 'A', CLOCK_WORD = 'C', CLOCK_WORD_BYTES = 9, FIRST = -20, URANDOM_MAJOR = 1, URANDOM_MINOR = 9 };
 
 #define BOUNDS "/sys/fs/cgroup/sandbox"
 #define READY "R"
@@ -34,6 +39,10 @@ static const char *stream_path; /* NULL: no machine of our own */
 static const char *control_path;
 static struct watch control_watch = WATCH_CLOSED;
 static bool asked_again;
+/* Opened before the sandbox has processes, which own every path; -1: not there, or something else lies there. */
+static int urandom = -1;
+static int memory_events = -1;
+static int pids_events = -1;
 static struct met met_before;
 
 static void set_clock(uint64_t clock_ns) {
@@ -53,41 +62,39 @@ static void control_ready(struct watch *watch, uint32_t events) {
 }
 
 /* Machines that were one until now must not draw the same numbers. */
-static void reseed(const uint8_t *seed, size_t size) {
-    int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
-    if (fd < 0) return;
+static bool reseed(const uint8_t *seed, size_t size) {
     struct {
         struct rand_pool_info info;
         uint8_t bytes[SEED_MAX_BYTES];
     } entropy = {.info = {.entropy_count = (int)(size * 8), .buf_size = (int)size}};
     memcpy(entropy.info.buf, seed, size);
-    ioctl(fd, RNDADDENTROPY, &entropy);
-    ioctl(fd, RNDRESEEDCRNG);
-    close(fd);
+    return urandom >= 0 && ioctl(urandom, RNDADDENTROPY, &entropy) == 0 && ioctl(urandom, RNDRESEEDCRNG) == 0;
 }
 
 static void write_machine_id(const char *machine_id) {
-    int fd = open("/etc/machine-id", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0444);
+    int fd = open("/etc/machine-id", O_WRONLY | O_CREAT | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC, 0444);
     if (fd < 0) return; /* an image without /etc has no use for one */
-    dprintf(fd, "%.*s\n", MACHINE_ID_BYTES, machine_id);
+    struct stat info;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && ftruncate(fd, 0) == 0) {
+        dprintf(fd, "%.*s\n", MACHINE_ID_BYTES, machine_id);
+    }
     close(fd);
 }
 
 void machine_identify(const struct hello *hello) {
     if (stream_path == NULL) return;
     if (hello->clock_ns > 0) set_clock(hello->clock_ns);
-    if (hello->seed_bytes > 0) reseed(hello->seed, hello->seed_bytes);
-    if (hello->hostname_bytes > 0 && sethostname(hello->hostname, hello->hostname_bytes) != 0) return;
+    if (hello->hostname_bytes > 0 && sethostname(hello->hostname, hello->hostname_bytes) != 0) errno = 0; /* go on without */
     if (hello->has_machine_id) write_machine_id(hello->machine_id);
+    if (hello->seed_bytes > 0 && !reseed(hello->seed, hello->seed_bytes)) {
+        stream_fault("the machine cannot be given random numbers of its own");
+    }
 }
 
 /* The number behind `key` in a file of lines "KEY NUMBER"; 0 if there is none. */
-static uint64_t counter(const char *path, const char *key) {
+static uint64_t counter(int fd, const char *key) {
     char text[512];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
+    ssize_t got = pread(fd, text, sizeof text - 1, 0);
     if (got <= 0) return 0;
     text[got] = '\0';
     size_t length = strlen(key);
@@ -100,7 +107,7 @@ static uint64_t counter(const char *path, const char *key) {
 
 struct met machine_met(void) {
     if (stream_path == NULL) return met_before;
-    met_before = (struct met){counter(BOUNDS "/memory.events", "oom_kill"), counter(BOUNDS "/pids.events", "max")};
+    met_before = (struct met){counter(memory_events, "oom_kill"), counter(pids_events, "max")};
     return met_before;
 }
 
@@ -124,12 +131,34 @@ static bool come_first(void) {
            syscall(SYS_sched_setscheduler, 0, SCHED_OTHER | SCHED_RESET_ON_FORK, &ordinary) == 0;
 }
 
+/* In a machine that was multiplied, the sandbox may have put something else in its place. */
+static int open_urandom(void) {
+    int fd = open("/dev/urandom", O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    struct stat info;
+    if (fd < 0 || (fstat(fd, &info) == 0 && S_ISCHR(info.st_mode) && info.st_rdev == makedev(URANDOM_MAJOR, URANDOM_MINOR))) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+static int open_events(const char *path) {
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    struct statfs system;
+    if (fd < 0 || (fstatfs(fd, &system) == 0 && (unsigned long)system.f_type == CGROUP2_SUPER_MAGIC)) return fd;
+    close(fd);
+    return -1;
+}
+
 bool machine_own(const char *path, const char *control) {
     if (!protect() || !come_first()) return false;
     stream_path = path;
     control_path = control;
     control_watch.fd = open(control, O_RDWR | O_CLOEXEC);
     control_watch.ready = control_ready;
+    urandom = open_urandom();
+    memory_events = open_events(BOUNDS "/memory.events");
+    pids_events = open_events(BOUNDS "/pids.events");
     machine_met(); /* what was met in a machine of which this is a copy is not this one's */
     return control_watch.fd >= 0 && watch_arm(&control_watch, EPOLLIN) && write(control_watch.fd, READY, 1) == 1;
 }
@@ -153,6 +182,7 @@ static void empty_shared_memory(void) {
 void machine_again(int stream) {
     if (!asked_again) return;
     end_all();
+    actions_clean_up();
     empty_shared_memory();
     close(stream); /* and with it what of the old stream has not been read yet */
     int fresh = open(stream_path, O_RDWR);

@@ -16,7 +16,7 @@ struct met {
 /* The stream is the port `path`; over the port `control` the host hears that the guest has started, and can have it set
  * the clock, or start again for a stream of which it has not heard before, in a machine that was saved and multiplied. */
 bool machine_own(const char *path, const char *control);
-/* Does nothing for a guest that owns no machine. */
+/* Does nothing for a guest that owns no machine. A machine that cannot be given random numbers of its own is a fault. */
 void machine_identify(const struct hello *hello);
 /* How often its bounds were met so far; zeros for a guest that owns no machine. */
 struct met machine_met(void);

@@ -20,6 +20,7 @@ from dutyfree.model.limits import MIB
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.qemu import MicroVMSubstrate
+from engines_here import engine
 
 CLONES = 20
 FASTER = 8
@@ -28,7 +29,8 @@ WHO = "cat /tmp/kept; uname -n; cat /etc/machine-id; od -An -tx1 -N16 /dev/urand
 
 
 async def opened(**options: object) -> MicroVMSubstrate:
-    substrate = MicroVMSubstrate(**options)  # type: ignore[arg-type]
+    substrate = engine("microvm", **options)
+    assert isinstance(substrate, MicroVMSubstrate)
     try:
         await substrate.open()
         substrate.image_for(SandboxSpec())
@@ -113,9 +115,83 @@ async def test_a_snapshot_keeps_its_bounds_and_ends_with_discard() -> None:
         snapshot = await box.snapshot()
         with pytest.raises(Unsupported, match="bounds"):
             await substrate.create(SandboxSpec(Resources(memory_bytes=512 * MIB), image=snapshot.image))
+        await box.destroy()
+        again = await substrate.create(SandboxSpec(SMALL.resources, image=snapshot.image))
+        assert (await again.run(Action(["cat", "/etc/os-release"]))).ok, "the first machine is not needed"
+        await again.destroy()
         await snapshot.discard()
         with pytest.raises(InvalidRequest, match="live:"):
             await substrate.create(SandboxSpec(SMALL.resources, image=snapshot.image))
+    finally:
+        await substrate.close()
+
+
+@pytest.mark.timeout(120)
+async def test_machines_that_talk_all_the_time_can_be_multiplied() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SMALL)
+        said = os.urandom(2 * MIB)
+        talk = asyncio.create_task(box.run(Action(["cat"], stdin=said, output_limit_bytes=3 * MIB)))
+        noise = asyncio.create_task(box.run(Action("seq 1 300000; while sleep 0.01; do echo x; done", timeout_s=5)))
+        write = asyncio.create_task(box.files.write("/tmp/large", said))
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            (child,) = await box.fork(1)
+            assert (await child.run(Action(["cat"], stdin=said[:MIB]))).stdout == said[:MIB]
+            assert set((await child.run(Action("ls -A /tmp"))).text.split()) <= {"large"}
+            await child.destroy()
+        assert (await talk).stdout == said
+        assert (await noise).stdout.startswith(b"1\n2\n3\n")
+        await write
+        assert await box.files.read("/tmp/large") == said
+    finally:
+        await substrate.close()
+
+
+async def test_what_lies_where_the_guest_looks_does_not_hold_it_up() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SMALL)
+        traps = "/sys/fs/cgroup/sandbox/memory.events /sys/fs/cgroup/sandbox/pids.events /etc/machine-id"
+        lay = f"mount -t tmpfs x /sys/fs/cgroup && mkdir /sys/fs/cgroup/sandbox && rm -f {traps} && mkfifo {traps}"
+        laid = await box.run(Action(lay))
+        assert laid.ok, laid.stderr
+        assert (await box.run(Action("false"))).exit_code == 1
+        (child,) = await box.fork(1)
+        assert (await child.run(Action("false"))).exit_code == 1
+        assert (await child.run(Action("test -p /etc/machine-id"))).ok
+        assert (await box.run(Action("rm /dev/urandom && mkfifo /dev/urandom"))).ok
+        with pytest.raises(InfraFailed, match="random"):
+            await box.fork(1)
+        assert (await box.run(Action("true"))).ok
+    finally:
+        await substrate.close()
+
+
+REFUSED = """
+import os, signal
+children = []
+try:
+    while True:
+        child = os.fork()
+        if not child: signal.pause()
+        children.append(child)
+except OSError:
+    for child in children: os.kill(child, 9)
+"""
+
+
+async def test_a_bound_that_was_met_is_no_reason_of_later_failures() -> None:
+    substrate = await opened()
+    try:
+        box = await substrate.create(SandboxSpec(Resources(memory_bytes=256 * MIB, pids=12)))
+        met = await box.run(Action(["python3", "-c", REFUSED]))
+        assert met.ok, met.stderr
+        assert not (await box.run(Action("false"))).pids_limited
+        seen = await box.run(Action(["python3", "-c", f"{REFUSED}\nraise SystemExit(1)"]))
+        assert seen.pids_limited
+        assert not (await box.run(Action("false"))).pids_limited
     finally:
         await substrate.close()
 
@@ -168,13 +244,14 @@ async def test_qemu_killed_in_the_middle_of_an_action_is_an_infrastructure_failu
         await substrate.close()
 
 
-HOST = """
-import asyncio
+HOST = f"""
+import asyncio, sys
+sys.path.append({str(Path(__file__).parent.parent)!r})
 from dutyfree.model import Action, Resources, SandboxSpec
-from dutyfree.substrates.qemu import MicroVMSubstrate
+from engines_here import engine
 
 async def main():
-    async with MicroVMSubstrate(pool=1) as substrate:
+    async with engine("microvm", pool=1) as substrate:
         boxes = [await substrate.create(SandboxSpec(Resources(memory_bytes=256 * 1024**2))) for _ in range(2)]
         kept = await boxes[0].snapshot()
         print("ready", flush=True)

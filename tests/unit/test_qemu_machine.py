@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
+from dutyfree.errors import CapacityError, DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.memory import PAGE_BYTES, copy_memory, dig, mappings
 from dutyfree.substrates.qemu.monitor import Monitor
@@ -149,6 +150,23 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize(("number", "expected"), [(errno.EMFILE, CapacityError), (errno.EPERM, SubstrateFailed)])
+async def test_a_machine_that_cannot_be_watched_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    seen: list[int] = []
+
+    def refused(pid: int) -> int:
+        seen.append(pid)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    with pytest.raises(expected):
+        await Machine.start([program(tmp_path, OBEDIENT)], directory=tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[-1], 0)
+
+
 def written(path: Path) -> int:
     while not path.exists() or not path.read_text().endswith("."):
         time.sleep(0.01)
@@ -159,12 +177,28 @@ MAPS = """7f0000000000-7f0000002000 rw-p 00000000 fe:01 42 /memory (deleted)
 7f0000002000-7f0000004000 rw-p 00002000 fe:01 42 /memory (deleted)
 7f0000004000-7f0000005000 r--p 00000000 fe:01 43 /other
 7f0000005000-7f0000006000 rw-p 00000000 00:00 0
+7f0000006000-7f0000007000 rw-p 00000000 fe:02 42 /another memory
 """
 
 
 def test_a_file_is_found_in_an_address_space() -> None:
-    found = mappings(MAPS.splitlines(), os.makedev(0xFE, 1), 42)
+    found = mappings(MAPS.splitlines(), 42, "memory")
     assert found == [(0x7F0000000000, 0x2000, 0), (0x7F0000002000, 0x2000, 0x2000)]
+
+
+def test_a_process_that_has_not_all_of_the_memory_is_no_machine_to_copy(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.write_bytes(bytes(4 * PAGE_BYTES))
+    with base.open("r+b") as file, pytest.raises(SubstrateFailed, match="address space"):
+        copy_memory(os.getpid(), file.fileno(), tmp_path / "copy", shared=False)
+
+
+def test_digging_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "memory", os.pwrite
+    path.write_bytes(content := os.urandom(9 * PAGE_BYTES))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:1000], at))
+    dig(path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("shared", [True, False])

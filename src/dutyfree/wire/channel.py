@@ -150,6 +150,19 @@ class Channel:
         """Send anything but a RUN; a dead channel drops it."""
         self._link.write(message.encode())
 
+    @property
+    def untaken_bytes(self) -> int:
+        """What was sent and not yet taken from the stream, in the kernel's blocks."""
+        return self._link.untaken_bytes
+
+    def pause(self) -> None:
+        """Leave the stream alone, in both directions, until `resume`; what is sent meanwhile waits. Idempotent."""
+        self._link.pause()
+
+    def resume(self) -> None:
+        """Go on. Idempotent, also on a channel that has ended."""
+        self._link.resume()
+
     def on_death(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when the channel ends, whatever the reason."""
         self._death_listeners.append(listener)

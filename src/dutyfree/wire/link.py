@@ -7,7 +7,10 @@ turn of the loop, and a read or write costs one system call.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +38,7 @@ class Link:
         self._backlog = bytearray()
         self._open = True
         self._writable = True
+        self._paused = False
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
         self._loop.add_reader(read_fd, self._read)
@@ -48,13 +52,39 @@ class Link:
         """Send `data`, now or when the other side has room. What a closed link is given is dropped."""
         if not self._open or not self._writable:
             return
-        if self._backlog:
+        if self._backlog or self._paused:
             self._backlog += data
             return
         sent = self._send(data)
         if sent < len(data) and self._writable:
             self._backlog += memoryview(data)[sent:]
             self._loop.add_writer(self._write_fd, self._flush)
+
+    @property
+    def untaken_bytes(self) -> int:
+        """What was written and not read by the other side, as the kernel counts it: whole blocks. 0 once closed."""
+        if not self._open:
+            return 0
+        return int(struct.unpack("i", fcntl.ioctl(self._write_fd, termios.TIOCOUTQ, bytes(4)))[0])
+
+    def pause(self) -> None:
+        """Read and write nothing until `resume`; what is to be written waits. Idempotent."""
+        if not self._open or self._paused:
+            return
+        self._paused = True
+        self._loop.remove_reader(self._read_fd)
+        self._loop.remove_writer(self._write_fd)
+
+    def resume(self) -> None:
+        """Go on. Idempotent."""
+        if not self._open or not self._paused:
+            return
+        self._paused = False
+        self._loop.add_reader(self._read_fd, self._read)
+        if self._backlog:
+            self._loop.add_writer(self._write_fd, self._flush)
+        if not self._writable:
+            self._loop.call_soon(self._read_last_words)
 
     def close(self) -> None:
         """Let go of the descriptors; nothing is called after this. Idempotent."""
@@ -69,7 +99,7 @@ class Link:
             os.close(fd)
 
     def _read(self) -> None:
-        if not self._open:
+        if not self._open or self._paused:
             return
         try:
             data = os.read(self._read_fd, READ_BYTES)
@@ -96,10 +126,12 @@ class Link:
 
     def _read_last_words(self) -> None:
         self._read()
-        if self._open:
+        if self._open and not self._paused:
             self._on_end("the guest no longer reads")
 
     def _flush(self) -> None:
+        if self._paused:  # since the loop saw that there is room
+            return
         with memoryview(self._backlog) as waiting:
             sent = self._send(waiting[:FLUSH_BYTES])
         del self._backlog[:sent]

@@ -6,7 +6,8 @@ import asyncio
 import os
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _SEED_BYTES: Final = 64
 _DRAIN_BYTES: Final = 64 * 1024
+_DRAIN_TURNS: Final = 64
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class MicroVMBody(Body):
         self.resources = spec.resources
         self.origin: Frozen | None = None
         """What it was waked up from, and holds, if that was a snapshot."""
+        self.device: Path | None = None
+        """The device that it holds otherwise."""
         self._awake = awake
         self._substrate = substrate
         self._turn = asyncio.Lock()
@@ -81,9 +85,11 @@ class MicroVMBody(Body):
         """
         channel: Channel | None = None
         try:
-            await awake.ports.tell(word)
-            await awake.ports.ready(awake.machine, READY_TIMEOUT_S)
-            _drain(awake.ports)
+            with _emptied(awake.ports):
+                await awake.ports.tell(word)
+                await awake.ports.ready(awake.machine, READY_TIMEOUT_S)
+            if not _drain(awake.ports):
+                raise SubstrateFailed("the machine ended before its guest could be greeted")
             hello = identity(spec.hostname)
             channel = Channel.over_socket(awake.ports.stream, handshake_timeout_s=READY_TIMEOUT_S, hello=hello)
             await channel.handshake()
@@ -105,6 +111,9 @@ class MicroVMBody(Body):
         origin, self.origin = self.origin, None
         if origin is not None:
             await self._substrate.shelf.release(origin)
+        device, self.device = self.device, None
+        if device is not None:
+            await self._substrate.give_back(device)
 
     async def snapshot(self) -> Snapshot:
         async with self._turn:
@@ -123,9 +132,30 @@ def identity(hostname: str) -> HostHello:
     return HostHello(VERSION, own.encode(), secrets.token_hex(16).encode(), os.urandom(_SEED_BYTES), time.time_ns())
 
 
-def _drain(ports: Ports) -> None:
-    """What a saved machine still had on its way to its former host is for nobody."""
-    with suppress(BlockingIOError):
-        while True:
+@contextmanager
+def _emptied(ports: Ports) -> Iterator[None]:
+    """Keep the stream empty: what a saved machine still had on its way to its former host is for nobody."""
+    loop, stream = asyncio.get_running_loop(), ports.stream.fileno()
+
+    def drain() -> None:
+        if not _drain(ports):
+            loop.remove_reader(stream)
+
+    loop.add_reader(stream, drain)
+    try:
+        yield
+    finally:
+        loop.remove_reader(stream)
+
+
+def _drain(ports: Ports) -> bool:
+    """Read what is there, but not without end, and forget it; False at the end of the stream."""
+    try:
+        for _ in range(_DRAIN_TURNS):
             if not ports.stream.recv(_DRAIN_BYTES):
-                raise SubstrateFailed("the machine ended before its guest could be greeted")
+                return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True

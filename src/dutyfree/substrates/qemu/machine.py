@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.qemu.monitor import COMMAND_TIMEOUT_S, Monitor
+from dutyfree.substrates.qemu.refusals import told
 
 _EXIT_S: Final = 5.0
 _START_TIMEOUT_S: Final = 20.0
@@ -46,30 +47,39 @@ class Machine:
 
         `pass_fds` are the descriptors that `argv` speaks of; the caller closes its own. `lock_fd` is inherited, too, so
         that the claim it stands for lives as long as QEMU. Raises SubstrateUnavailable where there is no QEMU,
-        SubstrateFailed, with its last words, if it ends at once, and DeadlineExceeded. Nothing is left then.
+        SubstrateFailed, with its last words, if it ends at once, CapacityError, and DeadlineExceeded. Nothing is left
+        then.
         """
         setpriv = shutil.which("setpriv")
         if setpriv is None or shutil.which(argv[0]) is None:
             missing, package = ("setpriv", "util-linux") if setpriv is None else (argv[0], "qemu-system-x86")
             raise SubstrateUnavailable(f"there is no program {missing!r}", hint=f"install {package}")
+        with told(f"{argv[0]} could not be started"):
+            return await cls._start([setpriv, "--pdeathsig", "KILL"], argv, directory, {*pass_fds}, lock_fd)
+
+    @classmethod
+    async def _start(
+        cls, guard: Sequence[str], argv: Sequence[str], directory: Path, pass_fds: set[int], lock_fd: int | None
+    ) -> Machine:
         ours, theirs = socket.socketpair()
-        guarded = [setpriv, "--pdeathsig", "KILL", "sh", "-c", _ONLY_AS_CHILD_OF, str(os.getpid()), *argv]
+        guarded = [*guard, "sh", "-c", _ONLY_AS_CHILD_OF, str(os.getpid()), *argv]
         monitored = ["-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control"]
         inherited = {*pass_fds, theirs.fileno(), *(() if lock_fd is None else (lock_fd,))}
+        process: asyncio.subprocess.Process | None = None
         try:
             process = await asyncio.create_subprocess_exec(
                 *guarded, *monitored, cwd=directory, pass_fds=tuple(inherited), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # whoever breaks into QEMU finds no credentials there
             )  # fmt: skip
-        except OSError as error:
-            ours.close()
-            raise SubstrateFailed(f"{argv[0]} could not be started: {error}") from error
+            machine = cls(process, argv[0])
         except BaseException:
             ours.close()
+            if process is not None:
+                await asyncio.shield(_reaped(process))
             raise
         finally:
             theirs.close()
-        machine = cls(process, argv[0])
         await machine._greet(ours)
         return machine
 
@@ -147,3 +157,11 @@ class Machine:
         for listener in self._listeners:
             with suppress(DutyfreeError):
                 listener()
+
+
+async def _reaped(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_EXIT_S):
+            await process.communicate()

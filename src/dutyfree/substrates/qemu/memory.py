@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from dutyfree.errors import CapacityError, SubstrateFailed
-from dutyfree.images.trees.disk import FULL
+from dutyfree.substrates.qemu.refusals import told
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 8
@@ -18,6 +16,8 @@ _PIECE_BYTES: Final = 8 * 1024**2
 _GRAIN_BYTES: Final = 16 * PAGE_BYTES
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
 _NOTHING: Final = bytes(_CHUNK_PAGES * _ENTRY_BYTES)
+_FAILURE: Final = "the memory of a machine could not be copied"
+_REMOVED: Final = " (deleted)"
 Span = tuple[int, int]
 """Where something begins, and its length."""
 
@@ -28,7 +28,7 @@ def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
     A machine that does not share that file with others (`shared`: it writes to the file itself) has its own copies of
     the pages it changed, and those lie over the file's. Raises CapacityError, SubstrateFailed.
     """
-    with _told(), target.open("xb", buffering=0) as file:
+    with told(_FAILURE), target.open("xb", buffering=0) as file:
         size_bytes, out = os.fstat(base_fd).st_size, file.fileno()
         os.truncate(out, size_bytes)
         for start, length in _written(base_fd, size_bytes):
@@ -40,25 +40,15 @@ def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
 def dig(path: Path) -> None:
     """Make holes of what is zero in a file: every copy of it is the smaller. Blocks. Raises as `copy_memory` does."""
     dug = path.with_suffix(".dug")
-    with _told(), path.open("rb") as source, dug.open("xb", buffering=0) as target:
+    with told(_FAILURE), path.open("rb") as source, dug.open("xb", buffering=0) as target:
         size_bytes = os.fstat(source.fileno()).st_size
         os.truncate(target.fileno(), size_bytes)
         for start, length in _written(source.fileno(), size_bytes):
             for at in range(start, start + length, _GRAIN_BYTES):
                 data = os.pread(source.fileno(), min(_GRAIN_BYTES, start + length - at), at)
                 if data.count(0) < len(data):
-                    os.pwrite(target.fileno(), data, at)
+                    _write(target.fileno(), data, at)
     dug.rename(path)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            raise CapacityError("the disk that holds the memory of saved machines is full") from error
-        raise SubstrateFailed(f"the memory of a machine could not be copied: {error}") from error
 
 
 def _written(fd: int, size_bytes: int) -> Iterator[Span]:
@@ -76,10 +66,13 @@ def _written(fd: int, size_bytes: int) -> Iterator[Span]:
 def _copy_own(pid: int, base_fd: int, out: int) -> None:
     info = os.fstat(base_fd)
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    areas = mappings(maps, info.st_ino, Path(f"/proc/self/fd/{base_fd}").readlink().name.removesuffix(_REMOVED))
+    if sum(length for _, length, _ in areas) != info.st_size:
+        raise OSError("its parts were not found in the address space of its process")
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     pagemap = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for address, length, offset in mappings(maps, info.st_dev, info.st_ino):
+        for address, length, offset in areas:
             for start, size in own_pages(pagemap, address, length):
                 _copy(memory, start, out, offset + start - address, size)
     finally:
@@ -87,13 +80,16 @@ def _copy_own(pid: int, base_fd: int, out: int) -> None:
         os.close(pagemap)
 
 
-def mappings(maps: list[str], device: int, inode: int) -> list[tuple[int, int, int]]:
-    """Address, length and offset of each part of a file in a process's address space, from /proc/PID/maps."""
-    wanted = (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode))
+def mappings(maps: list[str], inode: int, name: str) -> list[tuple[int, int, int]]:
+    """Address, length and offset of each part of a file in a process's address space, from /proc/PID/maps.
+
+    The file is known by its inode and its last name: the device that stands there is another than the one that `stat`
+    tells where a file system has several (btrfs), or lies over others.
+    """
     found = []
     for line in maps:
-        area, _mode, offset, where, number, *_path = line.split(maxsplit=5)
-        if (where, number) == wanted:
+        area, _mode, offset, _device, number, *path = line.split(maxsplit=5)
+        if path and number == str(inode) and Path(path[0]).name.removesuffix(_REMOVED) == name:
             start, end = (int(each, 16) for each in area.split("-"))
             found.append((start, end - start, int(offset, 16)))
     return found
@@ -128,7 +124,11 @@ def _copy(source: int, start: int, target: int, place: int, length: int) -> None
         data = os.pread(source, min(_PIECE_BYTES, length - done), start + done)
         if not data:
             raise OSError("it ended too early")
-        at = 0
-        while at < len(data):
-            at += os.pwrite(target, data[at:], place + done + at)
+        _write(target, data, place + done)
         done += len(data)
+
+
+def _write(target: int, data: bytes, place: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(target, data[done:], place + done)

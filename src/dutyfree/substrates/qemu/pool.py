@@ -23,37 +23,56 @@ class Pool:
         self._wake = wake
         self._kind: Kind | None = None
         self._ready: deque[Awake] = deque()
+        """Of the current kind, all of them."""
         self._filling: asyncio.Task[None] | None = None
 
     async def take(self, build: Build, device: Path) -> Awake:
         """A machine of this kind, one that waits if there is one. Raises as `wake` does."""
+        kind = (build, device)
         if self._size == 0:
-            return await self._wake(build, device)
-        if self._kind != (build, device):
-            await self.clear()
-            self._kind = (build, device)
-        awake = None
-        while self._ready and awake is None:
-            awake = self._ready.popleft()
-            if not awake.machine.alive:
-                await awake.end()
-                awake = None
-        if awake is None:
-            awake = await self._wake(build, device)
-        if self._filling is None or self._filling.done():
-            self._filling = asyncio.create_task(self._fill(build, device))
+            return await self._wake(*kind)
+        if self._kind != kind:
+            await self._change(kind)
+        awake = await self._waiting(kind) or await self._wake(*kind)
+        # Others may have asked for another kind meanwhile.
+        if self._kind == kind and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.create_task(self._fill(kind))
         return awake
 
-    async def _fill(self, build: Build, device: Path) -> None:
-        with suppress(DutyfreeError):  # whoever needs one will be told why there is none
-            while len(self._ready) < self._size:
-                self._ready.append(await self._wake(build, device))
-
     async def clear(self) -> None:
-        """End those that wait."""
-        if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.wait([self._filling])
-            self._filling = None
-        while self._ready:
-            await self._ready.popleft().end()
+        """End those that wait. Raises SubstrateFailed."""
+        await self._change(None)
+
+    async def _waiting(self, kind: Kind) -> Awake | None:
+        while self._kind == kind and self._ready:
+            awake = self._ready.popleft()
+            if awake.machine.alive:
+                return awake
+            await awake.end()
+        return None
+
+    async def _fill(self, kind: Kind) -> None:
+        with suppress(DutyfreeError):  # whoever needs one will be told why there is none
+            while self._kind == kind and len(self._ready) < self._size:
+                awake = await self._wake(*kind)
+                if self._kind != kind:
+                    await awake.end()
+                    return
+                self._ready.append(awake)
+
+    async def _change(self, kind: Kind | None) -> None:
+        """From now on, keep machines of this kind, and end those of another; also if this is cancelled."""
+        self._kind = kind
+        filling, self._filling = self._filling, None
+        former, self._ready = self._ready, deque()
+        await asyncio.shield(_ended(filling, former))
+
+
+async def _ended(filling: asyncio.Task[None] | None, machines: deque[Awake]) -> None:
+    if filling is not None:
+        filling.cancel()
+        await asyncio.wait([filling])
+    outcomes = await asyncio.gather(*(each.end() for each in machines), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome

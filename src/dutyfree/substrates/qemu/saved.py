@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,11 +14,14 @@ from typing import Final
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import READY, Build, arguments
+from dutyfree.substrates.qemu.refusals import told
 
 BOOT_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 60.0
 _WORDS_BYTES: Final = 512
 _SAVE_TIMEOUT_S: Final = 60.0
+_QUIET_TURNS: Final = 20
+"""Of QEMU's loop. The kernel counts what was sent in blocks, and QEMU may need several turns for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,11 @@ async def boot(
 ) -> tuple[Machine, Ports]:
     """Start a machine; it waits for its order. Its memory is the file, which is made. Nothing runs if this raises.
 
-    Raises SubstrateUnavailable, SubstrateFailed, DeadlineExceeded.
+    Raises SubstrateUnavailable, SubstrateFailed, CapacityError, DeadlineExceeded.
     """
-    os.close(os.open(memory, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    os.truncate(memory, build.memory_bytes)
+    with told("a machine got no memory"):
+        os.close(os.open(memory, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.truncate(memory, build.memory_bytes)
     machine, ports = await _started(build, memory=memory, shared=True, device=device, lock_fd=lock_fd)
     try:
         await ports.ready(machine, timeout_s)
@@ -97,7 +103,8 @@ async def boot(
 
 async def restore(saved: Saved, *, device: Path, lock_fd: int | None) -> tuple[Machine, Ports]:
     """Wake up a saved machine, which goes on where it was, with memory of its own. Raises as `boot` does."""
-    devices = os.open(saved.devices, os.O_RDONLY | os.O_CLOEXEC)
+    with told("a saved machine cannot be read"):
+        devices = os.open(saved.devices, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return await _started(
             saved.build, memory=saved.memory, shared=False, device=device, lock_fd=lock_fd, incoming_fd=devices
@@ -106,9 +113,23 @@ async def restore(saved: Saved, *, device: Path, lock_fd: int | None) -> tuple[M
         os.close(devices)
 
 
-async def save(machine: Machine, target: Path) -> None:
-    """Write the state of a machine's devices; it stands still then. Raises SubstrateFailed, DeadlineExceeded."""
+async def stop(machine: Machine, untaken_bytes: Callable[[], int] = lambda: 0) -> None:
+    """Have a machine stand still, its memory included. Raises SubstrateFailed, DeadlineExceeded.
+
+    QEMU's devices go on: what still comes to them through a stream they write into the machine's memory. Nobody may
+    send anything, therefore, and of what was sent before (`untaken_bytes`) QEMU has taken all that it will.
+    """
     await machine.command("stop")
+    before_bytes, quiet_turns = untaken_bytes(), 0
+    while before_bytes and quiet_turns < _QUIET_TURNS:
+        await machine.command("query-status")
+        now_bytes = untaken_bytes()
+        quiet_turns = quiet_turns + 1 if now_bytes == before_bytes else 0
+        before_bytes = now_bytes
+
+
+async def save(machine: Machine, target: Path) -> None:
+    """Write the state of the devices of a machine that stands still. Raises SubstrateFailed, DeadlineExceeded."""
     # Named after its first user; what it writes is the state of every device but the memory.
     await machine.command("xen-save-devices-state", timeout_s=_SAVE_TIMEOUT_S, filename=str(target), live=False)
 
@@ -116,20 +137,16 @@ async def save(machine: Machine, target: Path) -> None:
 async def _started(
     build: Build, *, memory: Path, shared: bool, device: Path, lock_fd: int | None, incoming_fd: int | None = None
 ) -> tuple[Machine, Ports]:
-    stream, their_stream = socket.socketpair()
-    control, their_control = socket.socketpair()
-    ports = Ports(stream, control)
-    try:
-        fds = (their_stream.fileno(), their_control.fileno())
+    with ExitStack() as ours, ExitStack() as theirs:
+        pairs = []
+        with told("a machine got no ports"):
+            for _ in range(2):
+                our_end, their_end = socket.socketpair()
+                ours.enter_context(our_end).setblocking(False)
+                pairs.append((our_end, theirs.enter_context(their_end)))
+        fds = (pairs[0][1].fileno(), pairs[1][1].fileno())
         argv = arguments(build, memory=memory, shared=shared, device=device, port_fds=fds, incoming_fd=incoming_fd)
         inherited = fds if incoming_fd is None else (*fds, incoming_fd)
         machine = await Machine.start(argv, directory=memory.parent, pass_fds=inherited, lock_fd=lock_fd)
-    except BaseException:
-        ports.close()
-        raise
-    finally:
-        their_stream.close()
-        their_control.close()
-    stream.setblocking(False)
-    control.setblocking(False)
-    return machine, ports
+        ours.pop_all()
+        return machine, Ports(stream=pairs[0][0], control=pairs[1][0])

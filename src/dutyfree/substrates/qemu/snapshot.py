@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,9 @@ from dutyfree.substrates.kept_snapshot import KeptSnapshot
 from dutyfree.substrates.qemu import memory, saved
 from dutyfree.substrates.qemu.body import Awake
 from dutyfree.substrates.qemu.plan import clock
+from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
+from dutyfree.wire.channel import Channel
 
 
 @dataclass(slots=True)
@@ -28,10 +31,14 @@ class Frozen:
 
     name: str
     saved: Saved
-    device: Path
     resources: Resources
     """Its bounds are part of it."""
     holders: int = 0
+
+    @property
+    def device(self) -> Path:
+        """Its image: another name of the file, which stays whatever becomes of the others."""
+        return self.saved.directory / "device"
 
 
 class Shelf:
@@ -57,32 +64,46 @@ class Shelf:
         """Let go; the last one removes it. Machines that were waked up from it have its files open, and keep them."""
         frozen.holders -= 1
         if frozen.holders == 0:
-            del self._known[frozen.name]
+            self._known.pop(frozen.name, None)  # the shelf may have been cleared
             await in_thread(remove_tree, frozen.saved.directory)
 
 
-async def freeze(awake: Awake, directory: Path) -> Saved:
+async def freeze(awake: Awake, channel: Channel, directory: Path, name: str, resources: Resources) -> Frozen:
     """Save a running machine into `directory`, which is made. It stands still meanwhile, and then goes on.
 
-    Nothing is left in the directory if this raises: SubstrateFailed, CapacityError, DeadlineExceeded.
+    `channel` is its guest's. Nothing is left in the directory if this raises: SubstrateFailed, CapacityError,
+    DeadlineExceeded.
     """
-    frozen = Saved(awake.build, directory)
-    frozen.directory.mkdir(mode=0o700)
-    try:
+    state = Saved(awake.build, directory)
+    frozen = Frozen(name, state, resources)
+    with told("a machine could not be saved"):
         try:
-            await saved.save(awake.machine, frozen.devices)
-            await in_thread(memory.copy_memory, awake.machine.pid, awake.memory_fd, frozen.memory, shared=awake.shared)
-        finally:
-            with suppress(DutyfreeError):  # if it cannot go on, whoever talks to it learns so
-                await asyncio.shield(_go_on(awake))
-    except BaseException:
-        await in_thread(remove_tree, frozen.directory)
-        raise
+            await in_thread(_prepare, frozen, awake.device)
+            channel.pause()
+            try:
+                await saved.stop(awake.machine, lambda: channel.untaken_bytes)
+                await saved.save(awake.machine, state.devices)
+                pid = awake.machine.pid
+                await in_thread(memory.copy_memory, pid, awake.memory_fd, state.memory, shared=awake.shared)
+            finally:
+                with suppress(DutyfreeError):  # if it cannot go on, whoever talks to it learns so
+                    await asyncio.shield(_go_on(awake, channel))
+        except BaseException:
+            await in_thread(remove_tree, directory)
+            raise
     return frozen
 
 
-async def _go_on(awake: Awake) -> None:
-    await awake.machine.command("cont")
+def _prepare(frozen: Frozen, device: Path) -> None:
+    frozen.saved.directory.mkdir(mode=0o700)
+    os.link(device, frozen.device)
+
+
+async def _go_on(awake: Awake, channel: Channel) -> None:
+    try:
+        await awake.machine.command("cont")
+    finally:
+        channel.resume()
     await awake.ports.tell(clock(time.time_ns()))  # its own stood still, too
 
 

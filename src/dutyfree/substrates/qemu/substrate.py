@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Literal
 
-from dutyfree.errors import InvalidRequest, SubstrateFailed, Unsupported
+from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
-from dutyfree.substrates.qemu import blocks, plan, saved
+from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import Awake, MicroVMBody
 from dutyfree.substrates.qemu.kernel import find_kernel
 from dutyfree.substrates.qemu.plan import AGAIN, Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
+from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
-from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
+from dutyfree.substrates.qemu.snapshot import MicroVMSnapshot, Shelf, freeze
 from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
 
 MAX_POOL: Final = 256
@@ -105,14 +107,28 @@ class MicroVMSubstrate(EngineSubstrate):
         self._claim, self._workshop = claim, workshop
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
+        with told("a machine could not be made"):
+            if spec.image.layers and spec.image.layers[-1].startswith("live:"):
+                return await self._from_snapshot(spec, marks)
+            return await self._from_image(spec, marks)
+
+    async def _from_image(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
         workshop = self._opened()
-        if spec.image.layers and spec.image.layers[-1].startswith("live:"):
-            return await self._from_snapshot(spec, marks)
         with marks.step(Phase.CREATE, "image"):
             image = await in_thread(self.image_for, spec)
             if image.reference:
                 raise InvalidRequest("a microVM starts from images of the store, not of an engine")
-            device = await in_thread(blocks.block_image, self.store, image, workshop.images)
+            device = await in_thread(workshop.devices.hold, self.store, image)
+        try:
+            body = await self._made(spec, marks, image, device)
+        except BaseException:
+            await asyncio.shield(self.give_back(device))
+            raise
+        body.device = device
+        return body
+
+    async def _made(self, spec: SandboxSpec, marks: Marks, image: Image, device: Path) -> MicroVMBody:
+        workshop = self._opened()
         cpus = plan.machine_cpus(spec.resources, workshop.accelerator, os.cpu_count() or 1)
         build = workshop.build(plan.machine_bytes(spec.resources), cpus)
         if self._cold:
@@ -146,28 +162,39 @@ class MicroVMSubstrate(EngineSubstrate):
     async def freeze(self, body: MicroVMBody, awake: Awake) -> MicroVMSnapshot:
         """A snapshot of one of our machines. Raises SubstrateFailed, CapacityError, DeadlineExceeded."""
         name = f"microvm-{os.getpid()}-{next(self._numbers)}"
-        state = await freeze(awake, self._opened().own / name)
-        frozen = Frozen(f"live:{name}", state, awake.device, body.resources)
+        directory = self._opened().own / name
+        frozen = await freeze(awake, body.channel, directory, f"live:{name}", body.resources)
         return MicroVMSnapshot(frozen, body.image, self.shelf)
+
+    async def give_back(self, device: Path) -> None:
+        """A sandbox needs its device no more."""
+        if self._workshop is not None:
+            await in_thread(self._workshop.devices.release, device)
 
     async def let_go(self) -> None:
         workshop, self._workshop = self._workshop, None
-        if workshop is None:
+        claim, self._claim = self._claim, None
+        if workshop is None or claim is None:
             return
-        await self._pool.clear()
         self.shelf = Shelf()
-        await workshop.close()
-        if self._claim is not None:
-            await in_thread(self._claim.release)
-            self._claim = None
-        await in_thread(self.store.close)
+        async with AsyncExitStack() as rest:  # the last one first, and each of them whatever becomes of the others
+            rest.push_async_callback(in_thread, self.store.close)
+            rest.push_async_callback(in_thread, claim.release)
+            rest.push_async_callback(workshop.close)
+            await self._pool.clear()
 
     async def _boot(self, build: Build, device: Path) -> Awake:
         workshop = self._opened()
         memory = workshop.own / f"boot-{next(self._numbers)}"
         try:
             machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=workshop.lock_fd)
-            return Awake(machine, ports, build, device, _open(memory), shared=True)
+            awake = Awake(machine, ports, build, device, -1, shared=True)
+            try:
+                awake.memory_fd = _open(memory)
+            except BaseException:
+                await asyncio.shield(awake.end())
+                raise
+            return awake
         finally:
             memory.unlink(missing_ok=True)  # the machine has it open
 
@@ -175,16 +202,14 @@ class MicroVMSubstrate(EngineSubstrate):
         return await self._restored(await self._opened().template(build), device)
 
     async def _restored(self, frozen: Saved, device: Path) -> Awake:
-        try:
+        with told("a saved machine cannot be read"):
             memory_fd = _open(frozen.memory)
-            try:
-                lock_fd = self._opened().lock_fd
-                machine, ports = await saved.restore(frozen, device=device, lock_fd=lock_fd)
-            except BaseException:
-                os.close(memory_fd)
-                raise
-        except FileNotFoundError as error:
-            raise SubstrateFailed(f"a saved machine is gone: {error}") from error
+        try:
+            lock_fd = self._opened().lock_fd
+            machine, ports = await saved.restore(frozen, device=device, lock_fd=lock_fd)
+        except BaseException:
+            os.close(memory_fd)
+            raise
         return Awake(machine, ports, frozen.build, device, memory_fd, shared=False)
 
     def _opened(self) -> Workshop:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree import native
-from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import full_disk_told, state_directory
@@ -27,12 +27,15 @@ from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
+from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
 
 CLAIMS: Final = "microvm"
 KVM: Final = Path("/dev/kvm")
 _PROBE_S: Final = 5.0
 _PROBE_BYTES: Final = 256 * 1024**2
+_DOUBT_S: Final = 600
+"""How long a machine that was merely late speaks against KVM: the host may have been busy."""
 _TEMPLATE_TIMEOUT_S: Final = 300.0
 _ASK_TIMEOUT_S: Final = 10.0
 _STALE_S: Final = 30 * 24 * 3600.0
@@ -45,8 +48,9 @@ class Workshop:
 
     def __init__(self, kernel: Kernel, claim: claims.Claim) -> None:
         self.directory = state_directory() / "machines"
-        self.images = self.directory / "images"
+        self._images = self.directory / "images"
         self.own = self.directory / "snapshots" / claim.name
+        self.devices = blocks.Devices(self._images, self.own)
         self._templates = self.directory / "templates"
         self._claim = claim
         self._kernel = kernel
@@ -76,7 +80,7 @@ class Workshop:
     def _prepare(self) -> None:
         try:
             with full_disk_told():
-                for place in (self.images, self.own, self._templates):
+                for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise SubstrateUnavailable(f"no place for machines: {error}", hint="set DUTYFREE_STATE_DIR") from error
@@ -114,21 +118,25 @@ class Workshop:
                         await in_thread(self._trim)
                 finally:
                     lock.release(remove=True)
-        os.utime(path)
+        with told("a saved machine is gone"):
+            os.utime(path)
         return Saved(build, path)
 
     async def _make_template(self, build: Build, path: Path) -> None:
         draft = Saved(build, path.with_suffix(".draft"))
         await in_thread(remove_tree, draft.directory)
-        draft.directory.mkdir(mode=0o700)
         try:
+            with told("a machine could not be saved"):
+                draft.directory.mkdir(mode=0o700)
             machine = await self._booted(build, draft.memory)
             try:
+                await saved.stop(machine)
                 await saved.save(machine, draft.devices)
             finally:
                 await asyncio.shield(machine.end())
             await in_thread(memory.dig, draft.memory)
-            draft.directory.rename(path)
+            with told("a machine could not be saved"):
+                draft.directory.rename(path)
         finally:
             await in_thread(remove_tree, draft.directory)
 
@@ -136,13 +144,14 @@ class Workshop:
         """Machines that were waked up from what goes here have its files open, and keep them."""
         known = sorted(
             (path for path in self._templates.iterdir() if path.is_dir() and not path.suffix),
-            key=lambda path: path.stat().st_mtime_ns,
+            key=blocks.last_used_ns,
         )
         for path in known[:-_KEPT]:
             remove_tree(path)
 
     async def _booted(self, build: Build, place: Path, timeout_s: float = saved.BOOT_TIMEOUT_S) -> Machine:
-        device = blocks.blank(self.directory)
+        with told("a machine got no device"):
+            device = blocks.blank(self.directory)
         machine, ports = await saved.boot(build, memory=place, device=device, lock_fd=self.lock_fd, timeout_s=timeout_s)
         ports.close()
         return machine
@@ -152,13 +161,18 @@ class Workshop:
         if not os.access(KVM, os.R_OK | os.W_OK):
             return False
         known = await in_thread(self._known)
+        if time.time() - known.get("kvm_late_s", 0) < _DOUBT_S:
+            return False
         if "kvm" not in known:
             build = Build(self._kernel.image, self._initrd, _PROBE_BYTES, 1, "kvm")
             place = self.own / "probe"
             try:
                 await (await self._booted(build, place, _PROBE_S)).end()
                 works = True
-            except InfraFailed:
+            except DeadlineExceeded:
+                await in_thread(self._note, kvm_late_s=int(time.time()))
+                return False
+            except SubstrateFailed:
                 works = False
             finally:
                 place.unlink(missing_ok=True)
