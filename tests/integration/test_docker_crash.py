@@ -116,6 +116,37 @@ def _killed_with_sandboxes(engine: Engine, image: str, store: Path) -> str:
     return owner
 
 
+async def test_what_others_made_of_what_was_ours_is_theirs(engine: Engine, tmp_path: Path) -> None:
+    image, name = engine.import_bare_image(), "dutyfree-test/heir:latest"
+    owner = _died_with_a_claim()
+
+    def create(*arguments: str) -> str:
+        return engine.docker("create", "--network", "none", *arguments, "/none")
+
+    def commit(container: str, *arguments: str) -> str:
+        return engine.docker("commit", "--change", f'LABEL {SNAPSHOT_LABEL}="{owner}"', container, *arguments)
+
+    # Whatever is made of these inherits the labels of a process that is dead.
+    containers = [create("--label", f"{OWNER_LABEL}={owner}", image)]
+    snapshots = [commit(containers[0]), commit(containers[0], name)]
+    containers.append(create(snapshots[0]))
+    nobodys = commit(containers[0])
+    try:
+        async with DockerSubstrate(host=engine.host, image=image, store=tmp_path / "store"):
+            left = everything(engine)
+        assert {f"container {each}" for each in containers} | {f"image {each}" for each in snapshots} <= left
+        assert f"image {nobodys}" not in left
+    finally:
+        engine.docker("rm", *containers)
+        engine.docker("rmi", *snapshots)
+
+
+def _died_with_a_claim() -> str:
+    """The name of a claim of a process that has ended."""
+    command = [sys.executable, "-c", "from dutyfree.substrates import claims; print(claims.claim('docker').name)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_an_engine_that_dies_is_an_infrastructure_failure_at_once(tmp_path: Path, number: signal.Signals) -> None:

@@ -154,6 +154,15 @@ async def test_creation_is_told_in_gvisors_own_steps(substrate: GVisorSubstrate)
     assert (Phase.READY, "handshake") in steps
 
 
+async def test_a_careful_umask_changes_nothing() -> None:
+    before = os.umask(0o077)
+    try:
+        async with opened() as substrate, await substrate.create(SandboxSpec()) as box:
+            assert (await box.run(Action("echo x > /tmp/x; cat /tmp/x"))).text == "x\n"
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize("path", ["guest", "exec"])
 async def test_a_killed_gvisor_is_an_infrastructure_failure(path: str) -> None:
     async with opened(path=path) as substrate:

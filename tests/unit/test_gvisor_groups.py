@@ -6,32 +6,28 @@ import pytest
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Capability, Resources
+from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.gvisor import groups
 from dutyfree.substrates.gvisor.groups import Groups
 
 MIB = 1024 * 1024
 UNBOUNDED = Resources(None, None, None, None)
-V1 = """\
-30 24 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
-31 24 0:27 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-32 24 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-33 24 0:29 / / rw,relatime - ext4 /dev/vda rw
-"""
 
 
-def test_hierarchies_are_found_by_their_controllers() -> None:
-    found = groups.mounted(V1)
-    assert found == {
-        "cpu": "/sys/fs/cgroup/cpu,cpuacct",
-        "memory": "/sys/fs/cgroup/memory",
-        "": "/sys/fs/cgroup/unified",
-    }
-
-
-def test_own_groups() -> None:
-    assert groups.own_groups("4:memory:/a/b\n2:cpu,cpuacct:/\n0::/x:y\n") == {
-        "memory": "/a/b", "cpu": "/", "cpuacct": "/", "": "/x:y",
-    }  # fmt: skip
+@pytest.mark.parametrize(("enabled", "held"), [("", set()), ("cpu pids", {"cpu"})])
+def test_in_a_container_only_what_was_enabled_for_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str, held: set[str]
+) -> None:
+    # A group with processes in it, as a container sees its own: the kernel refuses to enable any more in it.
+    files = {"type": "domain", "procs": "1\n", "controllers": "cpu memory pids", "subtree_control": enabled}
+    for name, content in files.items():
+        (tmp_path / f"cgroup.{name}").write_text(content)
+    monkeypatch.setattr(cgroups, "_mounts", lambda: {"": str(tmp_path)})
+    monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/"})
+    found = groups.find()
+    assert (found.version, found.homes.keys()) == (2, held)
+    unheld = {each.what for each in found.unenforced(Resources(cpus=1.0))}
+    assert (Capability.LIMIT_CPU in unheld) is ("cpu" not in held)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -66,6 +66,18 @@ async def test_a_live_layer_is_kept_while_somebody_stands_on_it(store: Store, la
         await layers.resolve(frozen.image)
 
 
+async def test_letting_go_twice_takes_nothing_from_others(store: Store, layers: Layers, tmp_path: Path) -> None:
+    base = await layers.resolve(Image((stored(store, tmp_path, "low"),), over_host=False))
+    frozen = await layers.freeze(base, upper(tmp_path, one="1"))
+    first, second = [await layers.resolve(frozen.image) for _ in range(2)]
+    for footing in (base, frozen, first, first):
+        layers.release(footing)
+    await layers.close()
+    assert (second.lowers[0] / "one").read_text() == "1"
+    layers.release(second)
+    await layers.close()
+
+
 async def test_saving_gives_an_image_that_any_store_knows(store: Store, layers: Layers, tmp_path: Path) -> None:
     base = await layers.resolve(Image((stored(store, tmp_path, "low"),), over_host=False))
     frozen = await layers.freeze(base, upper(tmp_path, one="1"))

@@ -44,3 +44,30 @@ async def test_giving_up_on_shutting_it_lets_others_pass() -> None:
                 pass
         async with asyncio.timeout(1), turnstile.passing():
             pass
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_whenever_those_who_pass_are_cancelled_it_can_be_shut(steps: int) -> None:
+    turnstile = Turnstile()
+
+    inside: set[int] = set()
+
+    async def passing(number: int) -> None:
+        async with turnstile.passing():
+            inside.add(number)
+            try:
+                await asyncio.sleep(0)
+            finally:
+                inside.remove(number)
+
+    async with asyncio.timeout(5):
+        async with turnstile.shut():
+            tasks = [asyncio.create_task(passing(number)) for number in range(5)]
+            await asyncio.sleep(0)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for each in tasks[::2]:
+            each.cancel()
+        async with turnstile.shut():
+            assert inside == set()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -21,7 +21,7 @@ from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
 from dutyfree.removal import remove_tree
 
 LOCK = "lock"
-_NAME = re.compile(r"(\d+)-[0-9a-f]{6,16}-([0-9a-f]{12})")
+_NAME = re.compile(r"(\d{1,7})-[0-9a-f]{6,16}-([0-9a-f]{12})")
 
 
 def state_base() -> Path:
@@ -88,7 +88,18 @@ def is_dead(name: str, kind: str = "") -> bool:
     except OSError:
         return False
     # A claim that is just being made has no lock yet; its process tells.
-    return not Path(f"/proc/{named[1]}").exists()
+    return not _lives(int(named[1]))
+
+
+def _lives(pid: int) -> bool:
+    """Asks the kernel, not /proc: that may hide the processes of others."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def forget(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from dutyfree.contract import Snapshot
@@ -76,8 +77,9 @@ class DockerBody(Body):
         return DockerSnapshot(self._substrate, committed, self._image)
 
     async def end(self) -> None:
-        await self._engine.remove(self.container)
-        await self._substrate.leftovers.tidy()
+        await self._engine.ended(self.container)
+        with suppress(InfraFailed):  # the sandbox is gone; a discarded image is tried again, at the latest on closing
+            await self._substrate.leftovers.tidy()
 
     async def look(self) -> None:
         """Find its process and its counters, where the engine runs on this machine."""

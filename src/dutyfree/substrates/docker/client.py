@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 PULL_S: Final = 1800.0
 GREETING_S: Final = 10.0
+EXIT_S: Final = 3.0
 CONNECTIONS: Final = 256
 _BLOCK_BYTES: Final = 1024 * 1024
 _IN_PROGRESS: Final = "already in progress"
 _PAUSED: Final = "is paused"
+_NO_NAME: Final = "<none>:<none>"
 _UNRECOGNIZED: Final = "unrecognized image ID"
 
 
@@ -116,6 +119,17 @@ class Engine(Calls):
                 raise failure("remove a container", error.message) from error
             await self._removed(container)
 
+    async def ended(self, container: str) -> None:
+        """A container whose guest was told to exit: wait until it has gone, and remove it if it has not soon.
+
+        Killed in the moment in which it exits, a container of gVisor's can keep the engine waiting for half a minute.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_S):
+                await self._removed(container)
+                return
+        await self.remove(container)
+
     async def _removed(self, container: str) -> None:
         handle = self._docker.containers.container(container)
         try:
@@ -128,6 +142,16 @@ class Engine(Calls):
         """All that bear the label: id to its value."""
         listing = self._docker.containers.list(all=True, filters=json.dumps({"label": [label]}))
         return {each.id: str(each["Labels"][label]) for each in await self._ask("list containers", listing)}
+
+    async def volumes_in(self, container: str) -> set[str]:
+        """The names of the volumes that are mounted into a container; none if it is not there."""
+        try:
+            known = await self._raw("show a container", self._docker.containers.container(container).show())
+        except EngineRefused as error:
+            if error.status == 404:
+                return set()
+            raise failure("show a container", error.message) from error
+        return {str(mount["Name"]) for mount in known.get("Mounts") or () if mount.get("Name")}
 
     async def attach(self, container: str) -> socket.socket:
         """The container's standard streams; to be asked for before it starts, so that nothing is missed."""
@@ -223,21 +247,22 @@ class Engine(Calls):
         return await self._undone(make(), self.remove_image)
 
     async def remove_image(self, reference: str) -> bool:
-        """Remove an image; False while containers or other images need it. One that is not there is fine."""
+        """Remove this one image; False while containers or other images need it. One that is not there is fine."""
         try:
-            await self._raw("remove an image", self._docker.images.delete(reference, force=True))
+            await self._raw("remove an image", self._docker.images.delete(reference, noprune=True))
         except EngineRefused as error:
-            # An image that is going with its child at this moment is in no list any more, and in none yet.
+            # An image that is going at this moment is in no list any more, and in none yet.
             is_gone = error.status == 404 or _UNRECOGNIZED in error.message
             if not is_gone and error.status != 409:
                 raise failure("remove an image", error.message) from error
             return is_gone
         return True
 
-    async def images(self, label: str) -> dict[str, str]:
-        """All that bear the label: id to its value."""
+    async def nameless_images(self, label: str) -> dict[str, str]:
+        """All that bear the label, and no name: id to the label's value."""
         listed = await self._ask("list images", self._docker.images.list(all=True))
-        labelled = [(str(each["Id"]), each.get("Labels") or {}) for each in listed]
+        nameless = [each for each in listed if set(each.get("RepoTags") or ()) <= {_NO_NAME}]
+        labelled = [(str(each["Id"]), each.get("Labels") or {}) for each in nameless]
         return {identity: str(labels[label]) for identity, labels in labelled if label in labels}
 
 

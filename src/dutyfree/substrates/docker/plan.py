@@ -24,6 +24,8 @@ CAPABILITIES: Final = (
     *("NET_BIND_SERVICE", "AUDIT_WRITE", "SETFCAP"),
 )
 """What ordinary work of root takes inside a container: those of a cell."""
+_SHM_BYTES: Final = 64 * 1024 * 1024
+"""An engine's own default."""
 _DEFAULT_CWD: Final = Image().cwd
 _REASONS: Final = {
     Capability.LIMIT_MEMORY: "the engine's kernel has no memory controller for it",
@@ -105,6 +107,8 @@ def _host(spec: SandboxSpec, facts: Facts, runtime: str | None, pids: bool) -> d
     if resources.memory_bytes is not None and Capability.LIMIT_MEMORY in facts.limits:
         # The same number for memory and swap together: none of the latter.
         host |= {"Memory": resources.memory_bytes, "MemorySwap": resources.memory_bytes}
+        # Files in /dev/shm are memory that no kill gives back: they must leave some to run in.
+        host["ShmSize"] = min(_SHM_BYTES, resources.memory_bytes // 2)
     if resources.pids is not None and pids and Capability.LIMIT_PIDS in facts.limits:
         host["PidsLimit"] = resources.pids
     if resources.cpus is not None and Capability.LIMIT_CPU in facts.limits:

@@ -41,18 +41,14 @@ class Leftovers:
         if not self._discarded & self._taken:
             return
         async with self._turn:
-            for image in self._discarded & self._taken:
-                if await self._engine.remove_image(image):
-                    self._taken.discard(image)
+            # Those that hang on each other go from the last to the first.
+            while gone := {each for each in self._discarded & self._taken if await self._engine.remove_image(each)}:
+                self._taken -= gone
 
     async def clear(self) -> None:
-        """Remove all; snapshots go with the substrate. Those that hang on each other go from the last to the first."""
+        """Remove all; snapshots go with the substrate."""
         self._discarded |= self._taken
-        for _ in range(len(self._taken)):
-            before = len(self._taken)
-            await self.tidy()
-            if not self._taken or len(self._taken) == before:
-                return
+        await self.tidy()
 
 
 class DockerSnapshot(KeptSnapshot):

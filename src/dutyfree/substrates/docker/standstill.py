@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -13,34 +13,36 @@ class Standstill:
     def __init__(self) -> None:
         self._starting = 0
         self._still = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
         """Start something inside; waits for a snapshot to be done."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._still)
-            self._starting += 1
+        await self._until(lambda: not self._still)
+        self._starting += 1
         try:
             yield
         finally:
             self._starting -= 1
-            await self._tell()
+            self._tell()
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """Take a snapshot inside; waits for what is being started."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._still)
-            self._still = True
+        await self._until(lambda: not self._still)
+        self._still = True
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._starting)
+            await self._until(lambda: not self._starting)
             yield
         finally:
             self._still = False
-            await self._tell()
+            self._tell()
 
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        """Wake all who wait. Nothing is awaited here: whoever leaves may have been cancelled."""
+        self._changed.set()
+        self._changed = asyncio.Event()

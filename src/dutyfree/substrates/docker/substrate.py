@@ -193,14 +193,17 @@ class GVisorDockerSubstrate(DockerSubstrate):
 
 
 async def _sweep(engine: Engine) -> None:
-    """Remove what processes that were killed left in the engine, by its labels; nothing else is looked at."""
+    """Remove what processes that were killed left in the engine, by its labels; nothing else is looked at.
+
+    Labels are inherited by what others make of ours. Our volume is not; and images that have a name are theirs.
+    """
     for container, owner in (await engine.containers(plan.OWNER_LABEL)).items():
-        if claims.is_dead(owner, CLAIMS):
+        if claims.is_dead(owner, CLAIMS) and plan.volume(owner) in await engine.volumes_in(container):
             await engine.remove(container)
     for volume, owner in (await engine.volumes(plan.OWNER_LABEL)).items():
-        if claims.is_dead(owner, CLAIMS):
+        if claims.is_dead(owner, CLAIMS) and volume == plan.volume(owner):
             await engine.remove_volume(volume)
-    images = await engine.images(plan.SNAPSHOT_LABEL)
+    images = await engine.nameless_images(plan.SNAPSHOT_LABEL)
     doomed = {image for image, owner in images.items() if claims.is_dead(owner, CLAIMS)}
     while doomed:
         gone = {image for image in doomed if await engine.remove_image(image)}

@@ -86,7 +86,7 @@ class GVisorBody(Body):
         self.pid = pid
         self.unenforced = unenforced
         self._site = site
-        self._ended = False
+        self._ending: asyncio.Task[None] | None = None
         self._turnstile = Turnstile()
 
     async def connect(self) -> Channel:
@@ -95,9 +95,10 @@ class GVisorBody(Body):
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
     async def end(self) -> None:
-        if not self._ended:
-            await self._site.clear(self.pid)
-            self._ended = True
+        ending = self._ending
+        if ending is None or (ending.done() and (ending.cancelled() or ending.exception() is not None)):
+            ending = self._ending = asyncio.create_task(self._site.clear(self.pid))
+        await asyncio.shield(ending)
 
     async def snapshot(self) -> Snapshot:
         """Its processes stand still while what it has written is copied."""
@@ -175,7 +176,8 @@ async def _mount(site: Site) -> None:
 
 def _make_directories(place: Place) -> None:
     try:
-        place.directory.mkdir(mode=0o711)
+        place.directory.mkdir(mode=0o700)
+        place.directory.chmod(0o711)  # whatever the umask is, gVisor's processes, which are nobody, get through
         for directory in (place.root, place.state, place.writable):
             directory.mkdir()
     except OSError as error:

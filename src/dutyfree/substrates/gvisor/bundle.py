@@ -35,6 +35,8 @@ class Engine:
 
     program: str
     platform: str
+    kills_trees: bool = True
+    """Whether all that an action has started ends with it."""
 
     def flags(self, state: Path, network: Network) -> list[str]:
         """The beginning of every command about sandboxes whose state is in `state`."""

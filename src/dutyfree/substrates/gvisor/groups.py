@@ -12,6 +12,7 @@ from typing import Final
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Capability, Resources, Unenforced
+from dutyfree.substrates.cell import cgroups
 
 PARENT: Final = "dutyfree-gvisor"
 CONTROLLERS: Final = ("memory", "cpu")
@@ -75,35 +76,8 @@ class Groups:
 
 def find() -> Groups:
     """Look at the hierarchies that are mounted, and at what this process may do in them."""
-    mounts = mounted(Path("/proc/self/mountinfo").read_text())
-    own = own_groups(Path("/proc/self/cgroup").read_text())
-    if any(name in mounts for name in CONTROLLERS):
-        # Below our own group, so that whatever bounds us bounds our sandboxes, too.
-        homes = {name: Path(mounts[name] + own.get(name, "/")) for name in CONTROLLERS if name in mounts}
-        return Groups(1, {name: home for name, home in homes.items() if os.access(home, os.W_OK)})
-    if "" not in mounts:
-        return Groups()
-    home = Path(mounts[""])
-    available = (home / "cgroup.controllers").read_text().split() if os.access(home, os.W_OK) else []
-    return Groups(2, {name: home for name in CONTROLLERS if name in available})
-
-
-def mounted(mountinfo: str) -> dict[str, str]:
-    """Controller, or "" for the unified hierarchy, to mount point."""
-    found: dict[str, str] = {}
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _source, options = after.split(" ", 2)
-        names = {"cgroup": [each for each in options.split(",") if each in CONTROLLERS], "cgroup2": [""]}
-        for name in names.get(kind, []):
-            found.setdefault(name, before.split(" ")[4])
-    return found
-
-
-def own_groups(text: str) -> dict[str, str]:
-    """Controller to the group that this process is in."""
-    rows = (line.split(":", 2) for line in text.splitlines())
-    return {name: path for _number, names, path in rows for name in names.split(",")}
+    found = cgroups.find()
+    return Groups(found.version, {name: Path(found.homes[name]) for name in CONTROLLERS if name in found.homes})
 
 
 def plan(version: int, resources: Resources) -> dict[str, list[tuple[str, str]]]:

@@ -49,10 +49,11 @@ class Footing:
     stored: tuple[str, ...]
     live: LiveLayer | None
     hold: Hold
+    released: bool = False
 
 
 class Layers:
-    """Resolves images. Every footing that was got from here must be released once."""
+    """Resolves images. Every footing that was got from here must be released."""
 
     def __init__(self, store: Store, directory: Path, owner: str, floor: Path) -> None:
         """`directory`: where live layers are kept; `floor`: what lies below every image."""
@@ -133,7 +134,10 @@ class Layers:
         return replace(footing.image, layers=(*footing.stored, live.stored))
 
     def release(self, footing: Footing) -> None:
-        """Stand on it no longer."""
+        """Stand on it no longer. Idempotent."""
+        if footing.released:
+            return
+        footing.released = True
         self._drop(footing.live)
         footing.hold.release()
 

@@ -28,7 +28,7 @@ from dutyfree.model import (
 from dutyfree.native import guest_path
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
-from dutyfree.substrates.gvisor import groups, remains
+from dutyfree.substrates.gvisor import groups, release, remains
 from dutyfree.substrates.gvisor.body import GVisorBody, House, Site, make_body
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeping import Keeping
@@ -44,8 +44,8 @@ FLOOR: Final = {"": 0o755, "etc": 0o755, "tmp": 0o1777, "dev": 0o755, "proc": 0o
 HOSTS: Final = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 _UNBOUNDED: Final = SandboxSpec(Resources(None, None, None, None))
-_working: dict[tuple[str, int], str] = {}
-"""Which platform works for which program, found out once in a process."""
+_working: dict[tuple[str, int], Engine] = {}
+"""What works of which program, found out once in a process."""
 
 
 class GVisorSubstrate(EngineSubstrate):
@@ -81,10 +81,14 @@ class GVisorSubstrate(EngineSubstrate):
     def capabilities(self) -> frozenset[Capability]:
         found = {
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
-            Capability.HOST_NETWORK, Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.LIMIT_DISK,
-            Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_PROCESSES,
+            Capability.HOST_NETWORK, Capability.PRIVATE_FILES, Capability.LIMIT_DISK, Capability.RESET,
+            Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_PROCESSES,
         }  # fmt: skip
-        return frozenset(found | ({Capability.LIMIT_CPU} if "cpu" in self._groups.homes else set()))
+        if "cpu" in self._groups.homes:
+            found.add(Capability.LIMIT_CPU)
+        if self._engine is None or self._engine.kills_trees:
+            found.add(Capability.KILL_TREE)
+        return frozenset(found)
 
     @property
     def engine(self) -> Engine:
@@ -125,10 +129,11 @@ class GVisorSubstrate(EngineSubstrate):
         """The first platform on which a sandbox really runs. Raises SubstrateUnavailable."""
         known = await asyncio.to_thread(_identity, program)
         if self._platform is None and known in _working:
-            return Engine(str(program), _working[known])
+            return _working[known]
+        kills_trees = await release.kills_trees(program)
         words = {}
         for platform in (self._platform,) if self._platform else PLATFORMS:
-            engine = Engine(str(program), platform)
+            engine = Engine(str(program), platform, kills_trees)
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     body = await self._make(engine, _UNBOUNDED, self._settled().layers.nothing(), Marks())
@@ -138,7 +143,7 @@ class GVisorSubstrate(EngineSubstrate):
                 words[platform] = str(error) or f"no answer within {PROBE_TIMEOUT_S:g} s"
                 continue
             if self._platform is None:
-                _working[known] = platform
+                _working[known] = engine
             return engine
         told = "; ".join(f"{platform}: {why}" for platform, why in words.items())
         raise SubstrateUnavailable(f"{program} runs no sandbox here ({told})")
