@@ -7,7 +7,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 960, 220, 90, 74, 22, 12
-COLOURS = ("#2f5d8a", "#5b8fbe", "#9cc3e6", "#c9822b", "#e8b56a", "#7a9a4b", "#b7ce8d", "#8a5a83", "#c7a5c2")
+COLOURS = (
+    *("#2f5d8a", "#5b8fbe", "#9cc3e6", "#c9822b", "#e8b56a", "#7a9a4b", "#b7ce8d", "#8a5a83", "#c7a5c2"),
+    *("#3f7f7a", "#8fc1bd", "#a33b3b", "#dd9a9a", "#6b6b6b", "#bdbdbd", "#c6b23c"),
+)
 LEAST_MS = 1.0
 
 

@@ -23,7 +23,7 @@ class Chain:
         self.facts = SimpleNamespace(limits=frozenset())
         self.removed: list[str] = []
 
-    async def remove(self, container: str) -> None:
+    async def ended(self, container: str) -> None:
         self.removed.append(container)
 
     async def remove_image(self, image: str) -> bool:

@@ -38,6 +38,8 @@ from dutyfree.images.store.names import check_name
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, Recipe, Stage
 
+_NETWORKS: Final = (Network.NONE, Network.HOST)
+"""What cells, which run the lines of recipes, have."""
 MAX_FILE_BYTES: Final = 1024 * 1024
 _REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[^/]+:")
 _FETCHED: Final = ("docker://", "docker-daemon:")
@@ -187,8 +189,8 @@ def _number(value: Any) -> float:
 
 
 def _network(value: Any) -> Network:
-    if value not in list(Network):
-        raise InvalidRequest(f"{value!r:.80} is no choice of network", hint=f"use {' or '.join(Network)}")
+    if value not in _NETWORKS:
+        raise InvalidRequest(f"{value!r:.80} is no choice of network", hint=f"use {' or '.join(_NETWORKS)}")
     return Network(value)
 
 
