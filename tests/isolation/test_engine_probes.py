@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from dutyfree.errors import SubstrateUnavailable
+from dutyfree.model import SandboxSpec
 from dutyfree.testing.gaps import known_probe_gaps
 from dutyfree.testing.isolation import PROBES, CannotCompile, Outcome, Probe, Prober, compile_program
 from engines_here import ENGINES, engine
@@ -44,7 +45,9 @@ class Probers:
             await self.close()
             self._name = name
             try:
-                self._prober = await self._stack.enter_async_context(Prober(engine(name), self._program))
+                substrate = engine(name)
+                self._prober = await self._stack.enter_async_context(Prober(substrate, self._program))
+                await (await substrate.create(SandboxSpec())).destroy()  # what only the first of all pays
             except SubstrateUnavailable as error:
                 self._prober = error
         if isinstance(self._prober, SubstrateUnavailable):
@@ -67,7 +70,7 @@ async def probers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
     await keeper.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "probe"), cases())
 async def test_promise_is_kept(name: str, probe: Probe, probers: Probers) -> None:
     try:
