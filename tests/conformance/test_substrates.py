@@ -33,8 +33,8 @@ SUBJECTS = [
     for name, everywhere in (("fake", True), ("process", True), ("cell", False))
     for guarded in (False, True)
 ]
-GUARDED = ("lifecycle.", "cancellation.", "attribution.", "concurrency.", "reset.", "snapshot.", "fork.", "leaks.")
-"""What the guard has a hand in; through it, the engines are put to all checks."""
+GUARDED = ("lifecycle.", "cancellation.", "attribution.", "reset.", "snapshot.", "fork.")
+"""What the guard has a hand in; the engines are put to all checks through it."""
 
 
 def cases() -> list[object]:
