@@ -53,10 +53,11 @@ fuzz: $(READY)
 engines: native
 	@scripts/engines start
 
+# Checks of engines have a second try, and say so: some of their machines are emulated, beside each other, on two cores.
 unit: native
 	$(PYTEST) -q --durations=10 $(ENGINES:%=--ignore %) tests
-	$(PYTEST) -q --durations=10 -n 2 --dist loadgroup -m 'not alone' $(ENGINES)
-	$(PYTEST) -q -m alone $(ENGINES)
+	$(PYTEST) -q --durations=10 -n 2 --dist loadgroup --reruns 1 -rR -m 'not alone' $(ENGINES)
+	$(PYTEST) -q --reruns 1 -rR -m alone $(ENGINES)
 
 rootless: native
 	@scripts/as-ordinary-user -q tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
