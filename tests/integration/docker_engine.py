@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import shutil
 import subprocess
 import tarfile
@@ -16,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from engines_here import found
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/docker-engine"
-ENVIRONMENT = ROOT / ".build/engines/env"
 BARE_IMAGE = "dutyfree-test/bare:latest"
 
 
@@ -83,7 +83,7 @@ def own_engine() -> Iterator[Engine]:
 @contextmanager
 def any_engine() -> Iterator[Engine]:
     """The engine that DOCKER_HOST names, or that was got ready for the tests, or else one of our own."""
-    host = os.environ.get("DOCKER_HOST") or _prepared()
+    host = os.environ.get("DOCKER_HOST") or found().get("DOCKER_HOST")
     if host and _answers(host):
         yield Engine(host)
         return
@@ -95,9 +95,3 @@ def _answers(host: str) -> bool:
     if shutil.which("docker") is None:
         return False
     return subprocess.run(["docker", "-H", host, "version"], capture_output=True, timeout=60).returncode == 0
-
-
-def _prepared() -> str | None:
-    lines = ENVIRONMENT.read_text().splitlines() if ENVIRONMENT.exists() else []
-    words = [word for line in lines for word in shlex.split(line)]
-    return next((word.partition("=")[2] for word in words if word.startswith("DOCKER_HOST=")), None)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Image, SandboxSpec
 from dutyfree.substrates.docker.body import DockerBody
 from dutyfree.substrates.docker.snapshot import Leftovers
-from dutyfree.substrates.docker.standstill import Standstill
 
 
 class Chain:
@@ -64,30 +60,3 @@ async def test_an_image_that_cannot_be_removed_does_not_keep_a_sandbox_from_its_
     channel: Any = SimpleNamespace()
     await DockerBody(substrate, engine, "box", channel, Image(), SandboxSpec()).end()
     assert engine.removed == ["box"]
-
-
-@pytest.mark.parametrize("steps", range(6))
-async def test_whenever_starts_are_cancelled_snapshots_go_on(steps: int) -> None:
-    standstill = Standstill()
-
-    inside: set[int] = set()
-
-    async def start(number: int) -> None:
-        async with standstill.starting():
-            inside.add(number)
-            try:
-                await asyncio.sleep(0)
-            finally:
-                inside.remove(number)
-
-    async with asyncio.timeout(5):
-        async with standstill.still():
-            starts = [asyncio.create_task(start(number)) for number in range(5)]
-            await asyncio.sleep(0)
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        for each in starts[::2]:
-            each.cancel()
-        async with standstill.still():
-            assert inside == set()
-        await asyncio.gather(*starts, return_exceptions=True)

@@ -38,6 +38,7 @@ class DockerSubstrate(EngineSubstrate):
     name = "docker"
     isolation = Isolation.CONTAINER
     default_image = "debian:stable-slim"
+    default_runtime: str | None = None
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class DockerSubstrate(EngineSubstrate):
         """
         super().__init__(path=path, image=image, store=store)
         self.user = user
-        self.runtime = runtime
+        self.runtime = runtime or self.default_runtime
         self._host = host
         self._engine: Engine | None = None
         self._claim: claims.Claim | None = None
@@ -174,18 +175,7 @@ class GVisorDockerSubstrate(DockerSubstrate):
 
     name = "docker-gvisor"
     isolation = Isolation.USER_KERNEL
-
-    def __init__(
-        self,
-        *,
-        path: ActionPath | str = ActionPath.GUEST,
-        image: Image | str | None = None,
-        store: Store | str | Path | None = None,
-        host: str | None = None,
-        user: str = "0:0",
-        runtime: str = "runsc",
-    ) -> None:
-        super().__init__(path=path, image=image, store=store, host=host, user=user, runtime=runtime)
+    default_runtime = "runsc"
 
     @property
     def weak(self) -> Mapping[Capability, str]:

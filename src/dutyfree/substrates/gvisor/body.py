@@ -22,12 +22,12 @@ from dutyfree.model import Phase, SandboxSpec, Unenforced
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
+from dutyfree.substrates.engine.turnstile import Turnstile
 from dutyfree.substrates.gvisor import bundle, groups
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeping import Keeping
 from dutyfree.substrates.gvisor.layers import Footing, Layers
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
-from dutyfree.substrates.gvisor.turnstile import Turnstile
 from dutyfree.wire.channel import Channel
 
 START_TIMEOUT_S: Final = 30.0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dutyfree.substrates.gvisor.turnstile import Turnstile
+from dutyfree.substrates.engine.turnstile import Turnstile
 
 
 async def test_many_pass_at_once() -> None:
