@@ -11,7 +11,7 @@ import pytest
 
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.substrates.cell import owner
-from dutyfree.substrates.cell.cgroups import Cgroups
+from dutyfree.substrates.hierarchies import Cgroups
 
 NO_CGROUPS = Cgroups(0)
 DIES = """

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups, hostroot, plan
-from dutyfree.substrates.cell.cgroups import Cgroups
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
 from dutyfree.substrates.cell.operations import Operation, Verb, encode, op
+from dutyfree.substrates.hierarchies import Cgroups
 
 V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
 V2 = Cgroups(2, {"memory": "/cg", "pids": "/cg", "cpu": "/cg"})

@@ -6,7 +6,7 @@ import pytest
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Capability, Resources
-from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates import hierarchies
 from dutyfree.substrates.gvisor import groups
 from dutyfree.substrates.gvisor.groups import Groups
 
@@ -22,8 +22,8 @@ def test_in_a_container_only_what_was_enabled_for_it_is_used(
     files = {"type": "domain", "procs": "1\n", "controllers": "cpu memory pids", "subtree_control": enabled}
     for name, content in files.items():
         (tmp_path / f"cgroup.{name}").write_text(content)
-    monkeypatch.setattr(cgroups, "_mounts", lambda: {"": str(tmp_path)})
-    monkeypatch.setattr(cgroups, "_own_groups", lambda: {"": "/"})
+    monkeypatch.setattr(hierarchies, "mount_points", lambda _: {"": str(tmp_path)})
+    monkeypatch.setattr(hierarchies, "groups_in", lambda _: {"": "/"})
     found = groups.find()
     assert (found.version, found.homes.keys()) == (2, held)
     unheld = {each.what for each in found.unenforced(Resources(cpus=1.0))}

@@ -10,7 +10,8 @@ from pathlib import Path
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.images.store import state_directory
 from dutyfree.substrates import claims
-from dutyfree.substrates.cell.cgroups import PARENT, Cgroups
+from dutyfree.substrates.cell.cgroups import PARENT
+from dutyfree.substrates.hierarchies import Cgroups
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from pathlib import PurePosixPath
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
-from dutyfree.substrates.cell.cgroups import Cgroups
 from dutyfree.substrates.cell.hostroot import SYSTEM_TREES, HostRoot, TopLevel, is_open
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
+from dutyfree.substrates.hierarchies import Cgroups
 
 ACCOUNTS = 0x0FFF_0000
 """How many ids behind that range serve as the cells' accounts with the kernel, one each."""

@@ -16,8 +16,7 @@ from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
 from dutyfree.model import Network, Phase, SandboxSpec, Span, Unenforced
-from dutyfree.substrates.cell import cgroups, purity
-from dutyfree.substrates.cell.cgroups import CellCounters
+from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.purity import Condition
@@ -25,6 +24,7 @@ from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import Birth, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
 from dutyfree.substrates.forking import check_count, multiply
+from dutyfree.substrates.hierarchies import GroupCounters
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ MAX_LIVE_LAYERS = 8
 class Cell:
     """The host's record of one cell: what watches its limits and what ends it."""
 
-    def __init__(self, spawner: Spawner, birth: Birth, counters: CellCounters, chain: Chain) -> None:
+    def __init__(self, spawner: Spawner, birth: Birth, counters: GroupCounters, chain: Chain) -> None:
         self._spawner = spawner
         self._counters = counters
         self.birth = birth
@@ -50,10 +50,7 @@ class Cell:
 
     def counters(self) -> LimitCounters:
         """What the cell's cgroups have counted so far."""
-        return LimitCounters(
-            oom_kills=cgroups.read_counter(self._counters.oom, "oom_kill"),
-            fork_refusals=cgroups.read_counter(self._counters.pids, "max"),
-        )
+        return self._counters.counters()
 
     def kill(self) -> None:
         """Begin its end."""

@@ -15,6 +15,7 @@ from dutyfree.images.ownership import is_root
 from dutyfree.images.store import Store, state_directory
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
+from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
@@ -64,7 +65,7 @@ class CellSubstrate(Substrate):
     async def open(self) -> None:
         if sys.platform != "linux":
             raise SubstrateUnavailable("cells are made of Linux namespaces", hint="run this on Linux")
-        found = cgroups.find()
+        found = hierarchies.find()
         await asyncio.to_thread(owner.sweep, found)
         spawner = Spawner(spawner_path(), guest_path())
         claimed = owner.claim()

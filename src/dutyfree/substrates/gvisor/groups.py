@@ -12,12 +12,10 @@ from typing import Final
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Capability, Resources, Unenforced
-from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates import hierarchies
 
 PARENT: Final = "dutyfree-gvisor"
 CONTROLLERS: Final = ("memory", "cpu")
-_PERIOD_US: Final = 100_000
-_LEAST_QUOTA_US: Final = 1000
 _DEATHS_S: Final = 2.0
 _POLL_S: Final = 0.002
 
@@ -76,24 +74,14 @@ class Groups:
 
 def find() -> Groups:
     """Look at the hierarchies that are mounted, and at what this process may do in them."""
-    found = cgroups.find()
+    found = hierarchies.find()
     return Groups(found.version, {name: Path(found.homes[name]) for name in CONTROLLERS if name in found.homes})
 
 
 def plan(version: int, resources: Resources) -> dict[str, list[tuple[str, str]]]:
     """Controller to the files of a group and what is written to them."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    if resources.memory_bytes is not None:
-        file = "memory.max" if version == 2 else "memory.limit_in_bytes"
-        found["memory"] = [(file, str(resources.memory_bytes))]
-    if resources.cpus is not None:
-        quota_us = max(_LEAST_QUOTA_US, round(resources.cpus * _PERIOD_US))
-        found["cpu"] = (
-            [("cpu.max", f"{quota_us} {_PERIOD_US}")]
-            if version == 2
-            else [("cpu.cfs_period_us", str(_PERIOD_US)), ("cpu.cfs_quota_us", str(quota_us))]
-        )
-    return found
+    found = {name: hierarchies.settings(version, name, resources, swap=False) for name in CONTROLLERS}
+    return {name: files for name, files in found.items() if files}
 
 
 def remove(group: Path) -> None:
