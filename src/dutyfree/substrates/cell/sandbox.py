@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
-from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SubstrateFailed
-from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
-from dutyfree.model import Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
+from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
+from dutyfree.model import Network, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
@@ -23,8 +23,9 @@ from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import Birth, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
-from dutyfree.substrates.forking import check_count, multiply
+from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.hierarchies import GroupCounters
+from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Cell:
             raise SubstrateFailed(f"cell {self.birth.number} could not be ended within {DESTROY_S:.0f} s") from None
 
 
-class CellSandbox(GuestSandbox):
+class CellSandbox(ReplaceableSandbox):
     """A sandbox whose guest is a process of this machine."""
 
     def __init__(
@@ -98,34 +99,15 @@ class CellSandbox(GuestSandbox):
         """What `reset` goes back to."""
         self._spec = spec
         self._fresh = fresh
-        self._turn = asyncio.Lock()
         self._buried: list[Cell] = []
         """Cells before this one, which may still be on their way out."""
-        self._ended = False
 
     @property
     def pid(self) -> int:
         """The guest's process id on the host."""
         return self._cell.pid
 
-    @property
-    def alive(self) -> bool:
-        return not self._ended and super().alive
-
-    async def reset(self) -> None:
-        start_ns = time.monotonic_ns()
-        self._check()
-        try:
-            async with self._turn:
-                self._check()
-                await self._reset()
-        except BaseException as error:
-            self._ended = True
-            await self._destroy_after(error)
-            raise
-        self._report(Phase.RESET, start_ns)
-
-    async def _reset(self) -> None:
+    async def _replace(self) -> None:
         """Another cell from the same origin takes the old one's place, which is killed and given back meanwhile.
 
         Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
@@ -146,17 +128,11 @@ class CellSandbox(GuestSandbox):
         self._cell = cell
         self._buried.append(old)
         self._runner.move_to(channel, cell)
-        leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
+        leaving.fail(was_reset())
         old.kill()
         self._leave(old)
         if self._spec.network is not Network.NONE:
             await old.die()  # its ports are those of the host
-
-    async def _destroy_after(self, error: BaseException) -> None:
-        try:
-            await self.destroy()
-        except SubstrateFailed as failure:
-            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
 
     async def _bury(self) -> None:
         """Wait until nothing is left of the cells before this one."""
@@ -176,16 +152,13 @@ class CellSandbox(GuestSandbox):
         check_count(count, MAX_FORKS)
         async with self._turn:
             chain = await self._frozen()
-        start_ns = time.monotonic_ns()
         spec = replace(self._spec, image=chain.image)
         try:
-            forks = await multiply(
-                lambda: self._substrate.create(spec, self._runner.on_span), count, at_once=FORKS_AT_ONCE
+            return await self._multiplied(
+                lambda: self._substrate.create(spec, self._runner.on_span), count, FORKS_AT_ONCE
             )
         finally:
             self._substrate.chains.release(chain)
-        self._report(Phase.FORK, start_ns)
-        return forks
 
     async def _frozen(self) -> Chain:
         """A chain of the files as they are now, to be released by the caller."""
@@ -261,7 +234,6 @@ class CellSandbox(GuestSandbox):
         except BaseException as error:
             theirs.close()
             channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
-            self._ended = True
             await self._destroy_after(error)
             raise
         finally:
@@ -287,14 +259,6 @@ class CellSandbox(GuestSandbox):
         self._cell = cell
         self._buried = [each for each in (*self._buried, old) if not each.birth.gone.done()]
         self._runner.move_to(channel, cell)
-
-    def _check(self) -> None:
-        if not self.alive:
-            raise SandboxGone(f"sandbox {self.id} is gone")
-
-    def _report(self, phase: Phase, start_ns: int) -> None:
-        if self._runner.on_span is not None:
-            self._runner.on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))
 
     async def _end(self) -> None:
         self._ended = True

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
-from dutyfree.errors import SandboxGone, SandboxReset, SubstrateFailed, Unsupported
-from dutyfree.guest import GuestSandbox
-from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec, Span
+from dutyfree.errors import SandboxGone, Unsupported
+from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec
 from dutyfree.substrates.engine.body import Body, Marks
 from dutyfree.substrates.engine.exec_files import ExecFiles
 from dutyfree.substrates.engine.exec_path import ExecPath
-from dutyfree.substrates.forking import check_count, multiply
+from dutyfree.substrates.forking import check_count
+from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 
 if TYPE_CHECKING:
     from dutyfree.substrates.engine.substrate import EngineSubstrate
@@ -27,7 +27,7 @@ FORKS_AT_ONCE = 4
 _numbers = itertools.count(1)
 
 
-class EngineSandbox(GuestSandbox):
+class EngineSandbox(ReplaceableSandbox):
     """Actions go to the body's own guest, or, on the exec path, each to a guest of its own."""
 
     def __init__(self, substrate: EngineSubstrate, body: Body, spec: SandboxSpec, on_span: SpanListener | None) -> None:
@@ -40,8 +40,6 @@ class EngineSandbox(GuestSandbox):
         self._leaving: list[Body] = []
         """Bodies that a reset has replaced, until nothing is left of them."""
         self._spec = spec
-        self._turn = asyncio.Lock()
-        self._ended = False
         self._exec: ExecPath | None = None
         if substrate.path is ActionPath.EXEC:
             self._exec = ExecPath(self._runner, lambda: self.body)
@@ -57,10 +55,6 @@ class EngineSandbox(GuestSandbox):
     def pid(self) -> int | None:
         """A process of this machine without which the sandbox is dead, where there is one."""
         return self._body.pid
-
-    @property
-    def alive(self) -> bool:
-        return not self._ended and super().alive
 
     async def run(self, action: Action) -> Observation:
         return await (super().run(action) if self._exec is None else self._exec.run(action))
@@ -88,21 +82,11 @@ class EngineSandbox(GuestSandbox):
         return await super().terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
 
     async def reset(self) -> None:
-        """Another body from the same spec takes the place of the old one, which is ended."""
         self._needs(Capability.RESET)
-        start_ns = time.monotonic_ns()
-        self._check()
-        try:
-            async with self._turn:
-                self._check()
-                await self._replace()
-        except BaseException as error:
-            self._ended = True
-            await self._destroy_after(error)
-            raise
-        self._report(Phase.RESET, start_ns)
+        await super().reset()
 
     async def _replace(self) -> None:
+        """Another body from the same spec takes the place of the old one, which is ended."""
         old, leaving = self._body, self._runner.channel
         body = await self._substrate.make_body(self._spec, Marks())
         if not self.alive:  # destroyed, or dead, meanwhile
@@ -112,9 +96,9 @@ class EngineSandbox(GuestSandbox):
         self._body = body
         self._leaving.append(old)
         self._runner.move_to(body.channel, body.limits)
-        leaving.fail(SandboxReset("the sandbox was reset while this was under way"))
+        leaving.fail(was_reset())
         if self._exec is not None:
-            self._exec.fail(SandboxReset("the sandbox was reset while this was under way"))
+            self._exec.fail(was_reset())
         await asyncio.shield(old.end())
         self._leaving.remove(old)
 
@@ -129,24 +113,14 @@ class EngineSandbox(GuestSandbox):
     async def fork(self, count: int) -> list[Sandbox]:
         self._needs(Capability.FORK)
         check_count(count, MAX_FORKS)
-        start_ns = time.monotonic_ns()
-        async with self._turn:
-            snapshot = await self.body.snapshot()
+        snapshot = await self.snapshot()
         try:
             spec = replace(self._spec, image=snapshot.image)
-            forks = await multiply(
-                lambda: self._substrate.create(spec, self._runner.on_span), count, at_once=FORKS_AT_ONCE
+            return await self._multiplied(
+                lambda: self._substrate.create(spec, self._runner.on_span), count, FORKS_AT_ONCE
             )
         finally:
             await snapshot.discard()
-        self._report(Phase.FORK, start_ns)
-        return forks
-
-    async def _destroy_after(self, error: BaseException) -> None:
-        try:
-            await self.destroy()
-        except SubstrateFailed as failure:
-            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
 
     async def _end(self) -> None:
         self._ended = True
@@ -160,11 +134,3 @@ class EngineSandbox(GuestSandbox):
     def _needs(self, capability: Capability) -> None:
         if capability not in self._substrate.capabilities:
             raise Unsupported(f"substrate {self._substrate.name!r} lacks {capability.value}")
-
-    def _check(self) -> None:
-        if not self.alive:
-            raise SandboxGone(f"sandbox {self.id} is gone")
-
-    def _report(self, phase: Phase, start_ns: int) -> None:
-        if self._runner.on_span is not None:
-            self._runner.on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))

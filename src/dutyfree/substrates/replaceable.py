@@ -1,0 +1,72 @@
+"""A sandbox that outlives what it is made of: a reset puts something new in its place, under the same name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.guest import GuestSandbox
+from dutyfree.model import Phase, Span
+from dutyfree.substrates.forking import multiply
+
+
+class ReplaceableSandbox(GuestSandbox):
+    """What cells and engines share of reset and fork; `_turn` is held by whoever replaces or freezes what is inside."""
+
+    def __init__(self, sandbox_id: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(sandbox_id, *arguments, **options)
+        self._turn = asyncio.Lock()
+        self._ended = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended and super().alive
+
+    async def reset(self) -> None:
+        start_ns = time.monotonic_ns()
+        self._check()
+        try:
+            async with self._turn:
+                self._check()
+                await self._replace()
+        except BaseException as error:
+            await self._destroy_after(error)
+            raise
+        self._report(Phase.RESET, start_ns)
+
+    @abstractmethod
+    async def _replace(self) -> None:
+        """Put something fresh in the place of what there is; `_turn` is held. A failure ends the sandbox."""
+
+    async def _multiplied(self, create: Callable[[], Awaitable[Sandbox]], count: int, at_once: int) -> list[Sandbox]:
+        """`count` forks, made by `create`, told as one span."""
+        start_ns = time.monotonic_ns()
+        forks = await multiply(create, count, at_once=at_once)
+        self._report(Phase.FORK, start_ns)
+        return forks
+
+    async def _destroy_after(self, error: BaseException) -> None:
+        """End the sandbox, which `error` has left half-way."""
+        self._ended = True
+        try:
+            await self.destroy()
+        except SubstrateFailed as failure:
+            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+
+    def _report(self, phase: Phase, start_ns: int) -> None:
+        if self._runner.on_span is not None:
+            self._runner.on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))
+
+
+def was_reset() -> SandboxReset:
+    """What those are told whose calls a reset has overtaken."""
+    return SandboxReset("the sandbox was reset while this was under way")
