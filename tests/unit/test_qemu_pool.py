@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import cast
 
 from dutyfree.errors import SubstrateFailed
+from dutyfree.model import Resources
 from dutyfree.substrates.qemu.body import Awake
 from dutyfree.substrates.qemu.plan import Build
 from dutyfree.substrates.qemu.pool import Pool
 
 BUILD = Build(Path("/k"), Path("/i"), 1, 1, "tcg")
 ONE, OTHER = Path("/one"), Path("/other")
+BOUNDS = Resources()
 
 
 class Stand:
@@ -38,7 +40,7 @@ class Maker:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self, build: Build, device: Path) -> Awake:
+    async def __call__(self, build: Build, device: Path, resources: Resources) -> Awake:
         await self.gate.wait()
         self.made.append(Stand(device))
         return cast("Awake", self.made[-1])
@@ -56,7 +58,7 @@ async def test_takes_of_two_kinds_at_once_get_what_they_asked_for() -> None:
     maker = Maker()
     pool = Pool(2, maker)
     maker.gate.clear()
-    takes = [asyncio.create_task(pool.take(BUILD, device)) for device in (ONE, OTHER, ONE, OTHER)]
+    takes = [asyncio.create_task(pool.take(BUILD, device, BOUNDS)) for device in (ONE, OTHER, ONE, OTHER)]
     await settle()
     maker.gate.set()
     taken = list(await asyncio.gather(*takes))
@@ -64,7 +66,7 @@ async def test_takes_of_two_kinds_at_once_get_what_they_asked_for() -> None:
     await settle()
     assert [each.device for each in maker.waiting(*taken)] == [OTHER, OTHER], "those that wait are of the last kind"
     for device in (OTHER, ONE, OTHER):
-        taken.append(await pool.take(BUILD, device))
+        taken.append(await pool.take(BUILD, device, BOUNDS))
         assert taken[-1].device == device
     await settle()
     await pool.clear()
@@ -74,10 +76,10 @@ async def test_takes_of_two_kinds_at_once_get_what_they_asked_for() -> None:
 async def test_nothing_is_made_once_the_pool_was_cleared() -> None:
     maker = Maker()
     pool = Pool(3, maker)
-    first = await pool.take(BUILD, ONE)
+    first = await pool.take(BUILD, ONE, BOUNDS)
     maker.gate.clear()
     await settle()
-    taking = asyncio.create_task(pool.take(BUILD, OTHER))
+    taking = asyncio.create_task(pool.take(BUILD, OTHER, BOUNDS))
     await settle()
     await pool.clear()
     maker.gate.set()
@@ -89,7 +91,7 @@ async def test_nothing_is_made_once_the_pool_was_cleared() -> None:
 async def test_one_that_does_not_die_keeps_no_other_alive() -> None:
     maker = Maker()
     pool = Pool(3, maker)
-    taken = await pool.take(BUILD, Path("/stubborn"))
+    taken = await pool.take(BUILD, Path("/stubborn"), BOUNDS)
     await settle()
     assert len(maker.waiting(taken)) == 3
     try:

@@ -133,7 +133,7 @@ async def test_a_guest_is_greeted_after_the_last_of_what_was_still_under_way(end
     speaking = asyncio.create_task(loud.speak())
     awake = Awake(cast("Machine", loud), loud.ports, None, None, -1, shared=False)  # type: ignore[arg-type]
     spec = SandboxSpec()
-    greeting = asyncio.create_task(MicroVMBody.greeted(cast("MicroVMSubstrate", None), awake, b"A", spec, spec.image))
+    greeting = asyncio.create_task(MicroVMBody.greeted(cast("MicroVMSubstrate", None), awake, spec, spec.image))
     await asyncio.wait_for(speaking, 5)
     if ends:
         with pytest.raises(SubstrateFailed):

@@ -91,6 +91,11 @@ class Devices:
             raise
         return own
 
+    def hold_again(self, device: Path) -> None:
+        """One holder more of a device that is held."""
+        with self._turn:
+            self._holders[device] += 1
+
     def release(self, device: Path) -> None:
         """One holder less; the last one takes the name away."""
         with self._turn:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
 from dutyfree.model import Image, SandboxSpec
 from dutyfree.substrates.engine import Body
 from dutyfree.substrates.qemu.machine import Machine
+from dutyfree.substrates.qemu.plan import AGAIN
 from dutyfree.substrates.qemu.saved import READY_TIMEOUT_S, Ports
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.messages import VERSION, HostHello
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from dutyfree.contract import Snapshot
     from dutyfree.substrates.qemu.plan import Build
-    from dutyfree.substrates.qemu.snapshot import Frozen
     from dutyfree.substrates.qemu.substrate import MicroVMSubstrate
 
 _SEED_BYTES: Final = 64
@@ -45,6 +45,10 @@ class Awake:
     """The file that its memory began as."""
     shared: bool
     """Whether it writes to that file."""
+    word: bytes = AGAIN
+    """What it waits for: its order, or that it is another one now."""
+    let_go: Callable[[], Awaitable[None]] | None = None
+    """Gives back what it was waked up from."""
 
     async def end(self) -> None:
         """Kill it, and let go of everything. Idempotent; raises SubstrateFailed."""
@@ -53,6 +57,9 @@ class Awake:
             os.close(self.memory_fd)
             self.memory_fd = -1
         await asyncio.shield(self.machine.end())
+        let_go, self.let_go = self.let_go, None
+        if let_go is not None:
+            await let_go()
 
 
 class MicroVMBody(Body):
@@ -67,26 +74,22 @@ class MicroVMBody(Body):
         self.pid = awake.machine.pid
         self.image = image
         self.resources = spec.resources
-        self.origin: Frozen | None = None
-        """What it was waked up from, and holds, if that was a snapshot."""
         self.device: Path | None = None
-        """The device that it holds otherwise."""
+        """The device that it holds, unless it was waked up from a snapshot, which has one."""
         self._awake = awake
         self._substrate = substrate
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def greeted(
-        cls, substrate: MicroVMSubstrate, awake: Awake, word: bytes, spec: SandboxSpec, image: Image
-    ) -> MicroVMBody:
-        """Tell the machine its order, or that it is another one now, and greet its guest with an identity of its own.
+    async def greeted(cls, substrate: MicroVMSubstrate, awake: Awake, spec: SandboxSpec, image: Image) -> MicroVMBody:
+        """Say to the machine what it waits for, and greet its guest with an identity of its own.
 
         The machine is ended if this raises: SubstrateFailed, DeadlineExceeded, LinkFailed, GuestMisbehaved.
         """
         channel: Channel | None = None
         try:
             with _emptied(awake.ports):
-                await awake.ports.tell(word)
+                await awake.ports.tell(awake.word)
                 await awake.ports.ready(awake.machine, READY_TIMEOUT_S)
             if not _drain(awake.ports):
                 raise SubstrateFailed("the machine ended before its guest could be greeted")
@@ -108,9 +111,6 @@ class MicroVMBody(Body):
 
     async def end(self) -> None:
         await self._awake.end()
-        origin, self.origin = self.origin, None
-        if origin is not None:
-            await self._substrate.shelf.release(origin)
         device, self.device = self.device, None
         if device is not None:
             await self._substrate.give_back(device)

@@ -9,16 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from dutyfree.errors import DutyfreeError
+from dutyfree.model import Resources
 from dutyfree.substrates.qemu.body import Awake
 from dutyfree.substrates.qemu.plan import Build
 
-Kind = tuple[Build, Path]
+Kind = tuple[Build, Path, Resources]
 
 
 class Pool:
     """Keeps up to `size` machines of the kind that was asked for last. `wake` makes one."""
 
-    def __init__(self, size: int, wake: Callable[[Build, Path], Awaitable[Awake]]) -> None:
+    def __init__(self, size: int, wake: Callable[[Build, Path, Resources], Awaitable[Awake]]) -> None:
         self._size = size
         self._wake = wake
         self._kind: Kind | None = None
@@ -26,9 +27,9 @@ class Pool:
         """Of the current kind, all of them."""
         self._filling: asyncio.Task[None] | None = None
 
-    async def take(self, build: Build, device: Path) -> Awake:
+    async def take(self, build: Build, device: Path, resources: Resources) -> Awake:
         """A machine of this kind, one that waits if there is one. Raises as `wake` does."""
-        kind = (build, device)
+        kind = (build, device, resources)
         if self._size == 0:
             return await self._wake(*kind)
         if self._kind != kind:

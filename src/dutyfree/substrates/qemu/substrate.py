@@ -5,27 +5,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.guest.runner import Runner
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
-from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
+from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import Awake, MicroVMBody
+from dutyfree.substrates.qemu.doubles import Doubles
 from dutyfree.substrates.qemu.kernel import find_kernel
-from dutyfree.substrates.qemu.plan import AGAIN, Accelerator, Build
+from dutyfree.substrates.qemu.plan import Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
 from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
-from dutyfree.substrates.qemu.snapshot import MicroVMSnapshot, Shelf, freeze
+from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
 from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
 
 MAX_POOL: Final = 256
+_WARM_UP_S: Final = 30.0
 CAPABILITIES: Final = frozenset(
     {
         Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS,
@@ -72,6 +77,7 @@ class MicroVMSubstrate(EngineSubstrate):
         self._cold = boot == "cold"
         self._wanted_accelerator = accelerator
         self._pool = Pool(pool, self._wake)
+        self._doubles = Doubles(self._double)
         self._numbers = itertools.count(1)
         self.shelf = Shelf()
         self._claim: claims.Claim | None = None
@@ -128,43 +134,59 @@ class MicroVMSubstrate(EngineSubstrate):
         return body
 
     async def _made(self, spec: SandboxSpec, marks: Marks, image: Image, device: Path) -> MicroVMBody:
-        workshop = self._opened()
-        cpus = plan.machine_cpus(spec.resources, workshop.accelerator, os.cpu_count() or 1)
-        build = workshop.build(plan.machine_bytes(spec.resources), cpus)
+        workshop, build = self._opened(), self._build(spec.resources)
         if self._cold:
             with marks.step(Phase.CREATE, "boot"):
-                awake = await self._boot(build, device)
+                awake = await self._boot(build, device, spec.resources)
         else:
             if not workshop.saved_path(build).exists():
                 with marks.step(Phase.CREATE, "boot"):
                     await workshop.template(build)
             with marks.step(Phase.CREATE, "restore"):
-                awake = await self._pool.take(build, device)
+                awake = await self._pool.take(build, device, spec.resources)
         with marks.step(Phase.READY, "handshake"):
-            return await MicroVMBody.greeted(self, awake, plan.order(spec.resources), spec, image)
+            return await MicroVMBody.greeted(self, awake, spec, image)
+
+    def _build(self, resources: Resources) -> Build:
+        workshop = self._opened()
+        cpus = plan.machine_cpus(resources, workshop.accelerator, os.cpu_count() or 1)
+        return workshop.build(plan.machine_bytes(resources), cpus)
 
     async def _from_snapshot(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
-        name = spec.image.layers[-1]
-        frozen = self.shelf.hold(name)
-        try:
-            if spec.resources != frozen.resources:
-                raise Unsupported("a microVM that starts from a snapshot has the bounds that the snapshot had")
-            with marks.step(Phase.CREATE, "restore"):
-                awake = await self._restored(frozen.saved, frozen.device)
-            with marks.step(Phase.READY, "handshake"):
-                body = await MicroVMBody.greeted(self, awake, AGAIN, spec, spec.image)
-        except BaseException:
-            await asyncio.shield(self.shelf.release(frozen))
-            raise
-        body.origin = frozen
-        return body
+        frozen = self.shelf.hold(spec.image.layers[-1])
+        if spec.resources != frozen.resources:
+            await self.shelf.release(frozen)
+            raise Unsupported("a microVM that starts from a snapshot has the bounds that the snapshot had")
+        with marks.step(Phase.CREATE, "restore"):
+            awake = await self._restored_from(frozen, self.shelf.release)
+        with marks.step(Phase.READY, "handshake"):
+            return await MicroVMBody.greeted(self, awake, spec, spec.image)
 
     async def freeze(self, body: MicroVMBody, awake: Awake) -> MicroVMSnapshot:
         """A snapshot of one of our machines. Raises SubstrateFailed, CapacityError, DeadlineExceeded."""
+        return MicroVMSnapshot(await self._frozen(body, awake), body.image, self.shelf)
+
+    async def _frozen(self, body: MicroVMBody, awake: Awake) -> Frozen:
         name = f"microvm-{os.getpid()}-{next(self._numbers)}"
         directory = self._opened().own / name
-        frozen = await freeze(awake, body.channel, directory, f"live:{name}", body.resources)
-        return MicroVMSnapshot(frozen, body.image, self.shelf)
+        return await freeze(awake, body.channel, directory, f"live:{name}", body.resources)
+
+    async def _double(self, device: Path, resources: Resources) -> Frozen:
+        """A machine with this image that has run a program: what that needed lies in its memory."""
+        self._opened().devices.hold_again(device)  # at once: whoever asked for a double may be gone before it is there
+        try:
+            with told("a machine could not be saved"):
+                awake = await self._waiting_for_order(self._build(resources), device, resources)
+                body = await MicroVMBody.greeted(self, awake, SandboxSpec(resources), Image())
+                try:
+                    warm_up = Action(["/bin/sh", "-c", ":"], timeout_s=_WARM_UP_S)  # an image without a shell says so
+                    await Runner("double", body.channel, env=body.env, cwd="/", limits=None, on_span=None).run(warm_up)
+                    return await self._frozen(body, awake)
+                finally:
+                    body.channel.close()
+                    await asyncio.shield(body.end())
+        finally:
+            await asyncio.shield(self.give_back(device))
 
     async def give_back(self, device: Path) -> None:
         """A sandbox needs its device no more."""
@@ -181,14 +203,15 @@ class MicroVMSubstrate(EngineSubstrate):
             rest.push_async_callback(in_thread, self.store.close)
             rest.push_async_callback(in_thread, claim.release)
             rest.push_async_callback(workshop.close)
+            rest.push_async_callback(self._doubles.clear)
             await self._pool.clear()
 
-    async def _boot(self, build: Build, device: Path) -> Awake:
+    async def _boot(self, build: Build, device: Path, resources: Resources) -> Awake:
         workshop = self._opened()
         memory = workshop.own / f"boot-{next(self._numbers)}"
         try:
             machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=workshop.lock_fd)
-            awake = Awake(machine, ports, build, device, -1, shared=True)
+            awake = Awake(machine, ports, build, device, -1, shared=True, word=plan.order(resources))
             try:
                 awake.memory_fd = _open(memory)
             except BaseException:
@@ -198,8 +221,26 @@ class MicroVMSubstrate(EngineSubstrate):
         finally:
             memory.unlink(missing_ok=True)  # the machine has it open
 
-    async def _wake(self, build: Build, device: Path) -> Awake:
-        return await self._restored(await self._opened().template(build), device)
+    async def _wake(self, build: Build, device: Path, resources: Resources) -> Awake:
+        double = self._doubles.hold(device, resources)
+        if double is not None:
+            return await self._restored_from(double, self._doubles.release)
+        return await self._waiting_for_order(build, device, resources)
+
+    async def _waiting_for_order(self, build: Build, device: Path, resources: Resources) -> Awake:
+        awake = await self._restored(await self._opened().template(build), device)
+        awake.word = plan.order(resources)
+        return awake
+
+    async def _restored_from(self, frozen: Frozen, release: Callable[[Frozen], Awaitable[None]]) -> Awake:
+        """A machine that gives back what it was waked up from when it ends; so does this if it raises."""
+        try:
+            awake = await self._restored(frozen.saved, frozen.device)
+        except BaseException:
+            await asyncio.shield(release(frozen))
+            raise
+        awake.let_go = partial(release, frozen)
+        return awake
 
     async def _restored(self, frozen: Saved, device: Path) -> Awake:
         with told("a saved machine cannot be read"):
