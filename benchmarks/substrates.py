@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import dutyfree
-from cells import SPAWN, bare_spawn, processes, progress, pss_bytes
+from cells import SPAWN, bare_spawn, processes, progress, pss_bytes, ratio_of_medians, since_ms
 from dutyfree.client.local import LocalHost
 from dutyfree.errors import DutyfreeError
 from dutyfree.model import Phase, Resources, Span
+from dutyfree.substrates.registry import load
 from substrates_picture import draw
 
 BARE = "bare spawn"
-RESAMPLES = 2000
 IDLE = 3
 """Sandboxes that lie idle while memory is counted."""
 RESOURCES = Resources(memory_bytes=512 * 1024**2, disk_bytes=256 * 1024**2)
@@ -86,14 +86,14 @@ async def opened(wanted: list[Contender]) -> AsyncIterator[list[Contender]]:
         working = []
         for each in wanted:
             progress(f"opening {each.name}")
-            host = dutyfree.local(each.substrate, on_span=each.spans.append, **each.options)
             try:
-                each.host = await stack.enter_async_context(host)
+                substrate = load(each.substrate, **each.options)
+                each.host = await stack.enter_async_context(dutyfree.local(substrate, on_span=each.spans.append))
                 await one(each, actions=1)  # templates, caches, images: what the first one of all pays
             except DutyfreeError as error:
                 print(f"not measured: {each.name}: {error}", file=sys.stderr)
                 continue
-            each.note = str(getattr(host._opened().inner, "accelerator", ""))
+            each.note = str(getattr(substrate, "accelerator", ""))
             working.append(each)
         yield working
 
@@ -159,22 +159,6 @@ def _pss_or_none(pid: int) -> int:
         return 0
 
 
-def since_ms(start: float) -> float:
-    return (time.perf_counter() - start) * 1e3
-
-
-def ratio(own: list[float], base: list[float]) -> tuple[float, float, float]:
-    """Median over median of the blocks that both have, with its interval."""
-    rng, count = random.Random(1), min(len(own), len(base))
-    resampled = []
-    for _ in range(RESAMPLES):
-        chosen = [rng.randrange(count) for _ in range(count)]
-        resampled.append(statistics.median(own[i] for i in chosen) / statistics.median(base[i] for i in chosen))
-    resampled.sort()
-    point = statistics.median(own[:count]) / statistics.median(base[:count])
-    return point, resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES) - 1]
-
-
 def rows(measured: list[Contender], bare: list[float]) -> list[dict[str, Any]]:
     """One for each contender, for people and machines."""
     found = []
@@ -183,7 +167,7 @@ def rows(measured: list[Contender], bare: list[float]) -> list[dict[str, Any]]:
         shares = {name: statistics.median(times) / total for name, times in each.steps_ms.items()}
         found.append({
             "contender": each.name, "n": len(each.first_ms), "note": each.note, "first_ms": total,
-            "action_ms": statistics.median(each.action_ms), "action_ratio": ratio(each.action_ms, bare),
+            "action_ms": statistics.median(each.action_ms), "action_ratio": ratio_of_medians(each.action_ms, bare),
             "destroy_ms": statistics.median(each.destroy_ms), "idle_kib": each.idle_kib, "shares": shares,
         })  # fmt: skip
     return found
