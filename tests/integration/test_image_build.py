@@ -20,8 +20,8 @@ import pytest
 from dutyfree.errors import ArchiveRefused, BuildFailed, InvalidRequest, Unsupported
 from dutyfree.images.recipes import bases
 from dutyfree.images.recipes.builder import Built, build
+from dutyfree.images.recipes.lines import LOG_TAIL_BYTES
 from dutyfree.images.recipes.progress import Event, Kind
-from dutyfree.images.recipes.stage import LOG_TAIL_BYTES
 from dutyfree.images.store import Store
 from dutyfree.model import Action, Capability, Image, SandboxSpec
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
