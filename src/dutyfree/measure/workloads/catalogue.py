@@ -1,0 +1,35 @@
+"""Finding workloads: those that come with Dutyfree, files, and recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.workloads.file import load_workload
+from dutyfree.measure.workloads.replay import load_recording
+from dutyfree.measure.workloads.workload import Workload
+
+BUILT_IN: Final = ("T0", "T1", "T2")
+_DIRECTORY: Final = Path(__file__).parent / "builtin"
+
+
+def find(name_or_path: str) -> Workload:
+    """The workload of that name; or the one in a `.toml` file; or the one that a recording becomes.
+
+    Raises InvalidRequest for what is none of these.
+    """
+    if name_or_path in BUILT_IN:
+        return load_workload(_DIRECTORY / f"{name_or_path}.toml")
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return load_workload(path)
+    if path.is_file():
+        return load_recording(path)
+    hint = f"use {', '.join(BUILT_IN)}, a .toml file, or a recorded trajectory"
+    raise InvalidRequest(f"there is no workload {name_or_path!r:.200}", hint=hint)
+
+
+def listed() -> list[Workload]:
+    """The workloads that come with Dutyfree, the smallest first."""
+    return [find(name) for name in BUILT_IN]

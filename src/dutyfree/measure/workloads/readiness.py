@@ -1,0 +1,94 @@
+"""Making a sandbox ready for a workload: its stages, carried out inside.
+
+Nothing of a workload may lie at a fixed path: sandboxes of `process` share the host's files, and two of them would
+meet there. What every sandbox has to itself is its home directory (`$HOME`, in lines `~`): on `process` that is a
+directory of its own, elsewhere `/root`. So stages put their inputs under `HOME`, which becomes that directory here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import FileFailed, InvalidRequest
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.recipes import inputs, progress
+from dutyfree.images.recipes.lines import Lines
+from dutyfree.images.recipes.progress import Progress, Teller
+from dutyfree.model import Action, Network, Stage
+
+HOME: Final = "/~"
+"""The sandbox's home directory, as the first part of an absolute path; in workload files it is written `~`."""
+_ASKING_S: Final = 120.0
+
+
+async def make_ready(
+    sandbox: Sandbox,
+    stages: Sequence[Stage],
+    *,
+    after: Sequence[Stage] = (),
+    on_progress: Progress = progress.ignore,
+) -> None:
+    """Carry the stages out: for each one its inputs, then its lines, with the environment of all stages so far.
+
+    `after` are stages that were carried out in this sandbox before. The sandbox must have the network that all of them
+    need (`network_of`). Raises BuildFailed, which names the stage and the line and has the end of the log;
+    InvalidRequest for an input that is not there; otherwise as `Sandbox.run` does.
+    """
+    home = await _home(sandbox) if any(_is_at_home(path) for path in _paths(stages, after)) else ""
+    env = {name: value for stage in after for name, value in stage.env.items()}
+    cwd = next((_resolved(stage.cwd, home) for stage in reversed(after) if stage.cwd is not None), None)
+    for number, stage in enumerate(stages, start=1):
+        env |= stage.env
+        lines = Lines(stage, Teller(on_progress, stage.name, number, len(stages)))
+        try:
+            await _put_inputs(sandbox, stage, home)
+            if stage.cwd is not None:
+                cwd = _resolved(stage.cwd, home)
+                await sandbox.files.mkdir(cwd)
+            await lines.run(sandbox, cwd, env)
+        except FileFailed as error:
+            raise lines.failure(error.message) from error
+
+
+def network_of(stages: Sequence[Stage]) -> Network:
+    """The network that a sandbox must have for all of these stages."""
+    return Network.HOST if any(stage.network is Network.HOST for stage in stages) else Network.NONE
+
+
+async def _put_inputs(sandbox: Sandbox, stage: Stage, home: str) -> None:
+    for given in stage.files:
+        source = await in_thread(Path(given.source).resolve)
+        if not await in_thread(source.exists):
+            raise InvalidRequest(f"stage {stage.name!r}: there is no {given.source!r}", hint="see `materials.prepare`")
+        await sandbox.files.upload(source, _resolved(given.target, home))
+    for wanted in stage.git:
+        with tempfile.TemporaryDirectory() as directory:
+            tree = await inputs.checkout(wanted, Path(directory))
+            await sandbox.files.upload(tree, _resolved(wanted.target, home))
+
+
+def _paths(stages: Sequence[Stage], after: Sequence[Stage]) -> Iterator[str]:
+    """All paths in the sandbox that carrying out `stages` has to do with."""
+    for stage in stages:
+        yield from (given.target for given in stage.files)
+        yield from (wanted.target for wanted in stage.git)
+    yield from (stage.cwd for stage in (*after, *stages) if stage.cwd is not None)
+
+
+def _is_at_home(path: str) -> bool:
+    return path == HOME or path.startswith(HOME + "/")
+
+
+def _resolved(path: str, home: str) -> str:
+    return home + path.removeprefix(HOME) if _is_at_home(path) else path
+
+
+async def _home(sandbox: Sandbox) -> str:
+    seen = await sandbox.run(Action('printf %s "$HOME"', timeout_s=_ASKING_S))
+    if not seen.ok or not seen.text.startswith("/"):
+        raise InvalidRequest(f"the sandbox's HOME is {seen.text!r:.80}: a workload needs one that is an absolute path")
+    return seen.text.rstrip("/")
