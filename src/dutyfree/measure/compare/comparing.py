@@ -1,0 +1,154 @@
+"""`compare`: two results in, verdicts out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.compare import sameness
+from dutyfree.measure.compare.comparison import Comparison, Difference, FailureDifference, Gates, Verdict
+from dutyfree.measure.compare.shift import Shift, adjusted, paired_shift, unpaired_shift
+from dutyfree.measure.design.plan import NULL
+from dutyfree.measure.design.study import Condition
+from dutyfree.measure.results.records import Results
+from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats.estimate import Caveat, Estimate
+from dutyfree.measure.stats.examined import Examined, examine
+from dutyfree.measure.stats.metrics import UNIT, Metric
+from dutyfree.measure.stats.quantiles import quantile
+from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block
+
+COMPARED: Final = (
+    Metric.FIRST_OBSERVATION,
+    Metric.TRAJECTORY,
+    Metric.ACTION,
+    Metric.ACTION_TAX,
+    Metric.CREATE,
+    Metric.READY,
+    Metric.SETUP,
+    Metric.DESTROY,
+    Metric.RESPONSE,
+)
+"""Those that do not follow from the others."""
+
+ByBlock = dict[int, float]
+Values = NDArray[np.float64]
+
+
+def compare(
+    before: Results, after: Results, gates: Gates | None = None, *, metrics: Sequence[Metric] = COMPARED
+) -> Comparison:
+    """What differs, condition by condition and metric by metric.
+
+    Raises InvalidRequest if the two have no condition in common, or if the same workload is not the same on both sides.
+    """
+    gates = gates if gates is not None else Gates()
+    ours, theirs = examine(before), examine(after)
+    null = {arm.name for results in (before, after) for arm in results.study.arms if arm.substrate == NULL}
+    tried = [[each for each in side.failures if each.arm not in null] for side in (ours, theirs)]
+    common = [condition for condition in tried[0] if condition in theirs.failures]
+    if not common:
+        raise InvalidRequest("the two results have no condition in common", hint="compare results of the same study")
+    paired = sameness.same_plan(before, after)
+    if paired:
+        sameness.refuse_other_actions(before, after)
+    differences = [
+        found for condition in common for found in _differences(condition, ours, theirs, metrics, paired=paired)
+    ]
+    failures = [_failure_difference(condition, ours, theirs) for condition in common]
+    corrected = adjusted([each.p_value for each in differences] + [each.p_value for each in failures])
+    return Comparison(
+        gates,
+        paired,
+        tuple(_judged(each, p, gates) for each, p in zip(differences, corrected, strict=False)),
+        tuple(
+            _judged_failures(each, p, gates) for each, p in zip(failures, corrected[len(differences) :], strict=True)
+        ),
+        tuple(each for each in tried[0] if each not in theirs.failures),
+        tuple(each for each in tried[1] if each not in ours.failures),
+        tuple(sameness.differences(before, after)),
+    )
+
+
+def _differences(
+    condition: Condition, ours: Examined, theirs: Examined, metrics: Sequence[Metric], *, paired: bool
+) -> list[Difference]:
+    """Without a verdict yet: that takes all of them."""
+    sides = [side.completed.get(condition, ()) for side in (ours, theirs)]
+    if not all(sides):
+        return []
+    before, after = (logs_by_block(trials) for trials in sides)
+    found = []
+    for metric in metrics:
+        if metric in before and metric in after:
+            shift, n, pairs = _shift(before[metric], after[metric], paired=paired)
+            p50 = [quantile([metric.of(trial) or 0.0 for trial in trials], 0.5, UNIT) for trials in sides]
+            delta = cliffs_delta(_values(after[metric]), _values(before[metric]))
+            doubts = _doubts(condition, ours, theirs)
+            doubts += (caveats.few_blocks(n),) if n < caveats.FEW_SANDBOXES else ()
+            medians, ratio, p_value = (p50[0], p50[1]), _factor(shift, n), shift.p_value
+            unjudged = (Verdict.CANNOT_TELL, *medians, ratio, p_value, 1.0)
+            found.append(Difference(condition, metric, *unjudged, delta, pairs, doubts))
+    return found
+
+
+def _shift(before: ByBlock, after: ByBlock, *, paired: bool) -> tuple[Shift, int, bool]:
+    """With the number of pairs, or of the fewer values, and whether there were pairs."""
+    common = sorted(before.keys() & after.keys()) if paired else []
+    if common:
+        ours, theirs = (np.array([side[block] for block in common]) for side in (before, after))
+        return paired_shift(ours, theirs), len(common), True
+    return unpaired_shift(_values(before), _values(after)), min(len(before), len(after)), False
+
+
+def _failure_difference(condition: Condition, ours: Examined, theirs: Examined) -> FailureDifference:
+    before, after = ours.failures[condition], theirs.failures[condition]
+    table = [[each.failed, each.attempted - each.failed] for each in (before, after)]
+    p_value = float(stats.fisher_exact(table).pvalue)
+    return FailureDifference(condition, Verdict.CANNOT_TELL, before.rate, after.rate, p_value, 1.0)
+
+
+def _judged(found: Difference, adjusted_p: float, gates: Gates) -> Difference:
+    verdict = Verdict.CANNOT_TELL
+    if adjusted_p < gates.significance:
+        if found.ratio.value > 1 + gates.effect:
+            verdict = Verdict.SLOWER
+        elif found.ratio.value < 1 / (1 + gates.effect):
+            verdict = Verdict.FASTER
+    return replace(found, verdict=verdict, adjusted_p=adjusted_p)
+
+
+def _judged_failures(found: FailureDifference, adjusted_p: float, gates: Gates) -> FailureDifference:
+    verdict, change = Verdict.CANNOT_TELL, found.after.value - found.before.value
+    if adjusted_p < gates.significance and abs(change) > gates.failure_effect:
+        verdict = Verdict.FAILS_MORE if change > 0 else Verdict.FAILS_LESS
+    return replace(found, verdict=verdict, adjusted_p=adjusted_p)
+
+
+def _factor(shift: Shift, n: int) -> Estimate:
+    low, high = (None if end is None else exp(end) for end in (shift.low, shift.high))
+    return Estimate(exp(shift.value), low, high, n, "x")
+
+
+def _doubts(condition: Condition, ours: Examined, theirs: Examined) -> tuple[Caveat, ...]:
+    """Of either side, which is named where the other does not have it."""
+    before, after = ours.doubts[condition], theirs.doubts[condition]
+    shared = [each for each in before if each in after]
+    alone = [
+        Caveat(each.code, f"{side}: {each.text}")
+        for side, doubts in (("before", before), ("after", after))
+        for each in doubts
+        if each not in shared
+    ]
+    return (*shared, *alone)
+
+
+def _values(by_block: ByBlock) -> Values:
+    return np.array([*by_block.values()])

@@ -1,0 +1,98 @@
+"""What a comparison finds, as values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.design.study import Condition
+from dutyfree.measure.stats.estimate import Caveat, Estimate
+from dutyfree.measure.stats.metrics import Metric
+
+
+class Verdict(StrEnum):
+    """What can be said. Nothing is said that did not pass both gates."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    CANNOT_TELL = "cannot tell"
+    FAILS_LESS = "fails less"
+    FAILS_MORE = "fails more"
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """A difference must be both beyond chance and large enough to matter."""
+
+    significance: float = 0.01
+    """p, after correction for the number of comparisons, must be below this."""
+    effect: float = 0.05
+    """Relative; the time must differ by more than this."""
+    failure_effect: float = 0.01
+    """Failure rates must differ by more than this, as a share of all trials."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.significance < 1:
+            raise InvalidRequest(f"significance is {self.significance:g}; it must lie between 0 and 1")
+        if not self.effect >= 0 or not self.failure_effect >= 0:
+            raise InvalidRequest("the size of an effect must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One metric of one condition, before and after."""
+
+    condition: Condition
+    metric: Metric
+    verdict: Verdict
+    before: Estimate
+    """The medians; the ratio is not theirs, but the typical one of trials."""
+    after: Estimate
+    ratio: Estimate
+    """Unit "x": after by before, above 1 is slower (Hodges & Lehmann's)."""
+    p_value: float
+    adjusted_p: float
+    """After Benjamini & Hochberg, over everything that was compared."""
+    cliffs_delta: float
+    """-1 to 1; above 0: slower after."""
+    paired: bool
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDifference:
+    """How often trials of one condition fail, before and after."""
+
+    condition: Condition
+    verdict: Verdict
+    before: Estimate
+    after: Estimate
+    p_value: float
+    adjusted_p: float
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that both results have, side by side."""
+
+    gates: Gates
+    paired: bool
+    """Whether trials could be paired, because both results come from the same plan."""
+    differences: tuple[Difference, ...]
+    failures: tuple[FailureDifference, ...]
+    only_before: tuple[Condition, ...] = ()
+    only_after: tuple[Condition, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+    def regressions(self, threshold: float | None = None) -> tuple[Difference | FailureDifference, ...]:
+        """What became slower by more than `threshold` (if not given: by any effect that was told), or fails more."""
+        least = 1 + (self.gates.effect if threshold is None else threshold)
+        slower = (each for each in self.differences if each.verdict is Verdict.SLOWER and each.ratio.value > least)
+        return (*slower, *(each for each in self.failures if each.verdict is Verdict.FAILS_MORE))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        return asdict(self)

@@ -1,0 +1,76 @@
+"""Whether two results can be compared at all, and what else differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.results.records import Results
+from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats.estimate import Caveat
+
+MOST_FACTS: Final = 6
+_SHOWN: Final = 60
+_STUDY_FIELDS: Final = ("seed", "resources", "trial_timeout_s", "evict", "keep_think_time")
+
+
+def same_plan(before: Results, after: Results) -> bool:
+    """Whether a block's number means the same on both sides: the same setting, and the same actions."""
+    ours, theirs = before.study, after.study
+    return (ours.seed, ours.grids) == (theirs.seed, theirs.grids) and _limits(before) == _limits(after)
+
+
+def refuse_other_actions(before: Results, after: Results) -> None:
+    """Raises InvalidRequest where trials of one plan did not run the same actions: somebody changed the workload."""
+    ran = {trial.number: [action.name for action in trial.actions] for trial in before.trials if trial.completed}
+    for trial in after.trials:
+        names = [action.name for action in trial.actions]
+        if trial.completed and ran.get(trial.number, names) != names:
+            raise InvalidRequest(
+                f"workload {trial.condition.workload!r} is not the same on both sides: "
+                f"in trial {trial.number} other actions were run",
+                hint="compare results of the same workload",
+            )
+
+
+def differences(before: Results, after: Results) -> Iterator[Caveat]:
+    """What else than the thing that is compared may explain a difference."""
+    if facts := list(_differing(before.host, after.host)):
+        yield caveats.different_hosts(_few(facts))
+    for arm in before.arms.keys() & after.arms.keys():
+        if facts := list(_differing(before.arms[arm], after.arms[arm])):
+            yield caveats.different_arms(arm, _few(facts))
+    fields = [name for name in _STUDY_FIELDS if getattr(before.study, name) != getattr(after.study, name)]
+    if fields:
+        yield caveats.different_studies([name.replace("_", " ") for name in fields])
+    ours, theirs = _action_names(before), _action_names(after)
+    for workload in ours.keys() & theirs.keys():
+        if lonely := sorted(ours[workload] ^ theirs[workload]):
+            yield caveats.different_actions(workload, _few(lonely))
+    for side, results in (("before", before), ("after", after)):
+        if results.cut_short or len(results.trials) < results.planned:
+            cut = caveats.cut_short(len(results.trials), results.planned, results.cut_short)
+            yield Caveat(cut.code, f"{side}: {cut.text}")
+
+
+def _limits(results: Results) -> list[tuple[str, int | None, int | None]]:
+    """What decides which trials a block consists of, besides the grids."""
+    return sorted((arm.name, arm.max_trials, arm.max_length) for arm in results.study.arms)
+
+
+def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys((*ours, *theirs)):
+        if ours.get(name) != theirs.get(name):
+            yield f"{name}: {str(ours.get(name))[:_SHOWN]} / {str(theirs.get(name))[:_SHOWN]}"
+
+
+def _few(told: list[str]) -> list[str]:
+    return told if len(told) <= MOST_FACTS else [*told[:MOST_FACTS], f"and {len(told) - MOST_FACTS} more"]
+
+
+def _action_names(results: Results) -> dict[str, set[str]]:
+    names: dict[str, set[str]] = {}
+    for trial in results.trials:
+        names.setdefault(trial.condition.workload, set()).update(action.name for action in trial.actions)
+    return names

@@ -1,0 +1,107 @@
+"""A study as a value: arms that are compared, grids of conditions, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model import Resources
+from dutyfree.model.limits import MIB
+
+MAX_LENGTH: Final = 10_000
+MAX_CONCURRENCY: Final = 1024
+MAX_TRIALS: Final = 100_000
+DEFAULT_RESOURCES: Final = Resources(memory_bytes=1024 * MIB, disk_bytes=512 * MIB)
+
+
+class Warmth(StrEnum):
+    """What exists before a trial's clock starts: nothing, or a sandbox in which these stages are done."""
+
+    COLD = "cold"
+    BASE = "base"
+    IMAGE = "image"
+    REPOSITORY = "repository"
+    DEPENDENCIES = "dependencies"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One contender: a substrate, on a path, with options."""
+
+    name: str
+    substrate: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """As `--option NAME=VALUE` gives them; the action path is one (`path = "exec"`)."""
+    image: str | None = None
+    """What its sandboxes start from; without one, what the substrate takes by itself."""
+    max_trials: int | None = None
+    """At most so many per condition, for the slow; the numbers then carry a caveat."""
+    max_length: int | None = None
+    """No trajectory longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every combination of these, `trials` times each, on every arm (or those that are named)."""
+
+    trials: int
+    workloads: tuple[str, ...]
+    lengths: tuple[int, ...] = (1,)
+    warmths: tuple[Warmth, ...] = (Warmth.COLD,)
+    concurrencies: tuple[int, ...] = (1,)
+    arms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, values, most in (
+            ("trials", (self.trials,), MAX_TRIALS),
+            ("lengths", self.lengths, MAX_LENGTH),
+            ("concurrencies", self.concurrencies, MAX_CONCURRENCY),
+        ):
+            if not values or any(not 1 <= value <= most for value in values):
+                raise InvalidRequest(f"{name} is {list(values)}; each must lie between 1 and {most}")
+        if not self.workloads or not self.warmths:
+            raise InvalidRequest("a grid needs workloads and stages")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a trial is a trial of. Trials of one block differ in their arm alone."""
+
+    arm: str
+    workload: str
+    length: int = 1
+    warmth: Warmth = Warmth.COLD
+    concurrency: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Everything that decides which trials are run. Two studies that are equal give the same plan."""
+
+    name: str
+    arms: tuple[Arm, ...]
+    grids: tuple[Grid, ...]
+    seed: int = 1
+    resources: Resources = DEFAULT_RESOURCES
+    trial_timeout_s: float = 600.0
+    time_limit_s: float | None = None
+    """When it is over no further block begins; the results are valid, and say so."""
+    evict: tuple[str, ...] = ()
+    """What is evicted before each cold trial, and proven to be: "page-cache"."""
+    keep_think_time: bool = False
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if not names or not self.grids:
+            raise InvalidRequest("a study needs an arm and a grid")
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidRequest(f"two arms are called {name!r}")
+        for name in (name for grid in self.grids for name in grid.arms):
+            if name not in names:
+                raise InvalidRequest(f"a grid names the arm {name!r}; there are: {', '.join(names)}")
+        if not self.trial_timeout_s > 0 or (self.time_limit_s is not None and not self.time_limit_s > 0):
+            raise InvalidRequest("time limits must be positive")

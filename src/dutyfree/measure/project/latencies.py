@@ -1,0 +1,165 @@
+"""How long one trajectory takes on each arm: measured by a study, or stated by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.design.plan import NULL
+from dutyfree.measure.design.study import Warmth
+from dutyfree.measure.results.records import Results
+from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats.bootstrap import percentile_interval
+from dutyfree.measure.stats.estimate import Caveat, Estimate
+from dutyfree.measure.stats.examined import examine
+from dutyfree.measure.stats.growth import by_length, weights_at
+
+MS_PER_S = 1_000.0
+
+
+class Latencies(Protocol):
+    """What a projection starts from. Seconds; means, because a total is the number times the mean, tails included."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Those that can be projected."""
+
+    @property
+    def source(self) -> str:
+        """In words: what was measured, or who says so."""
+
+    def mean_s(self, arm: str, steps: int) -> float:
+        """The mean time of a trajectory of this length."""
+
+    def at(self, arm: str, steps: int) -> Estimate:
+        """The same with its interval."""
+
+    def gap(self, slow: str, fast: str, steps: int) -> Estimate:
+        """How much longer the one takes than the other, with the interval of the difference."""
+
+    def lengths(self, steps: Sequence[int]) -> Sequence[int]:
+        """Those of these lengths of which anything can be said."""
+
+
+@dataclass(frozen=True)
+class StatedLatencies:
+    """Latencies at one length, with what their rounding leaves open."""
+
+    by_arm: Mapping[str, float]
+    steps: int
+    rounded_to_s: float = 0.0
+    source: str = "stated latencies"
+
+    def __post_init__(self) -> None:
+        for arm, latency_s in self.by_arm.items():
+            if not 0 < latency_s < float("inf"):
+                raise InvalidRequest(f"the latency of {arm!r} is {latency_s:g} s; it must be positive")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """As they were given."""
+        return tuple(self.by_arm)
+
+    def mean_s(self, arm: str, steps: int) -> float:
+        """Raises InvalidRequest for any length but the one that the latencies are of."""
+        if steps != self.steps:
+            raise InvalidRequest(f"the latencies are of {self.steps} steps, and say nothing of {steps}")
+        return self.by_arm[arm]
+
+    def at(self, arm: str, steps: int) -> Estimate:
+        """Raises InvalidRequest for any length but the one that the latencies are of."""
+        return self._rounded(self.mean_s(arm, steps), self.rounded_to_s / 2)
+
+    def gap(self, slow: str, fast: str, steps: int) -> Estimate:
+        """The two roundings may add up."""
+        return self._rounded(self.mean_s(slow, steps) - self.mean_s(fast, steps), self.rounded_to_s)
+
+    def lengths(self, steps: Sequence[int]) -> Sequence[int]:
+        """The one that they are of."""
+        return [self.steps]
+
+    def _rounded(self, value_s: float, by_s: float) -> Estimate:
+        if not by_s:
+            return Estimate(value_s, None, None, 0, "s")
+        doubt = caveats.rounded(f"known to {self.rounded_to_s:g} s; the interval is what the rounding leaves open")
+        return Estimate(value_s, value_s - by_s, value_s + by_s, 0, "s", (doubt,))
+
+
+class MeasuredLatencies:
+    """The mean trajectory times of one workload and warmth in a study, one sandbox at a time."""
+
+    def __init__(self, results: Results, workload: str | None = None, warmth: Warmth = Warmth.COLD) -> None:
+        """Without a workload: the one with the longest trajectory, the last of several.
+
+        Raises InvalidRequest if there is no completed trial of it.
+        """
+        null = {arm.name for arm in results.study.arms if arm.substrate == NULL}
+        examined = examine(results)
+        measured = [
+            each
+            for each in by_length(examined.completed)
+            if each.condition.concurrency == 1 and each.condition.warmth is warmth and each.condition.arm not in null
+        ]
+        longest: dict[str, int] = {}
+        for each in measured:
+            longest[each.condition.workload] = max(each.lengths[-1], longest.get(each.condition.workload, 0))
+        if not longest or (workload is not None and workload not in longest):
+            wanted = f"of {workload} " if workload is not None else ""
+            hint = f"there are: {', '.join(longest)}" if longest else None
+            raise InvalidRequest(f"no {warmth} trial {wanted}completed, one at a time, in this study", hint=hint)
+        self.workload = workload if workload is not None else max(reversed(longest), key=longest.__getitem__)
+        self.warmth = warmth
+        self._seed = results.study.seed
+        self._examined = examined
+        self._measured = {each.condition.arm: each for each in measured if each.condition.workload == self.workload}
+        self._resampled = {arm: each.resampled_ms(self._seed) for arm, each in self._measured.items()}
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """In the order of the study."""
+        return tuple(self._measured)
+
+    @property
+    def source(self) -> str:
+        """Which trials the latencies are the means of."""
+        return f"{self.workload}, {self.warmth}, one sandbox at a time"
+
+    def mean_s(self, arm: str, steps: int) -> float:
+        """Measured at this length, or else interpolated, or else extrapolated."""
+        measured = self._measured[arm]
+        return float(weights_at(measured, steps) @ measured.means_ms()) / MS_PER_S
+
+    def at(self, arm: str, steps: int) -> Estimate:
+        """With the caveats of the lengths that it stands on, and one if nothing so long was measured."""
+        measured = self._measured[arm]
+        weights = weights_at(measured, steps)
+        low, high = percentile_interval(self._resampled[arm] @ weights / MS_PER_S, measured.blocks)
+        used = [length for length, weight in zip(measured.lengths, weights, strict=True) if weight]
+        doubts: list[Caveat] = [*self._examined.doubts_at(measured.condition, used)]
+        if measured.blocks < caveats.FEW_SANDBOXES:
+            doubts.append(caveats.few_blocks(measured.blocks))
+        if steps > measured.lengths[-1]:
+            doubts.append(caveats.extrapolated(steps, measured.lengths[-1]))
+        return Estimate(self.mean_s(arm, steps), low, high, measured.blocks, "s", tuple(doubts))
+
+    def gap(self, slow: str, fast: str, steps: int) -> Estimate:
+        """With an interval of the blocks that both took part in, so that what both suffered cancels out."""
+        ours = self._measured[slow].shared_with(self._measured[fast])
+        theirs = self._measured[fast].shared_with(self._measured[slow])
+        value = self.mean_s(slow, steps) - self.mean_s(fast, steps)
+        doubts = dict.fromkeys((*self.at(slow, steps).caveats, *self.at(fast, steps).caveats))
+        low, high, n = None, None, min(ours.blocks, theirs.blocks)
+        if n:
+            one, other = (each.resampled_ms(self._seed) @ weights_at(each, steps) for each in (ours, theirs))
+            here = float(np.subtract(*(weights_at(each, steps) @ each.means_ms() for each in (ours, theirs))))
+            # What is sure is how far off the difference may be; it is laid around the difference of all trials.
+            low, high = percentile_interval(value + (one - other - here) / MS_PER_S, n)
+        return Estimate(value, low, high, n, "s", tuple(doubts))
+
+    def lengths(self, steps: Sequence[int]) -> Sequence[int]:
+        """All of them."""
+        return steps

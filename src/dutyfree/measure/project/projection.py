@@ -1,0 +1,200 @@
+"""Worker-hours, time and money of a training run, with the uncertainty of the measurement carried through.
+
+Everything is the latency of one trajectory times a number, so that an interval of the latency, times that number, is
+the interval of the result. What the model leaves out: queueing, idle workers, retries of failed trajectories, and all
+that is not infrastructure (inference, reward, optimiser).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.design.study import MAX_LENGTH
+from dutyfree.measure.project.latencies import Latencies
+from dutyfree.measure.stats.estimate import Caveat, Estimate
+
+S_PER_HOUR: Final = 3_600.0
+GRID_STEPS: Final = (50, 100, 150, 200, 250, 300)
+GRID_TRAJECTORIES: Final = (100_000, 1_000_000, 10_000_000)
+MOST_TRAJECTORIES: Final = 10**12
+ASSUMPTIONS: Final = (
+    "every worker is busy all the time, and nothing waits for a worker",
+    "no trajectory fails or is repeated",
+    "GPUs that wait do so for as long as the rollouts take",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A training run. Prices are in whatever currency they are given in."""
+
+    trajectories: int = 1_000_000
+    steps: int = 150
+    workers: int | None = None
+    price_per_worker_hour: float | None = None
+    gpu_price_per_hour: float | None = None
+    gpus_waiting: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("trajectories", self.trajectories, MOST_TRAJECTORIES),
+            ("steps", self.steps, MAX_LENGTH),
+            ("workers", self.workers, 10**9),
+            ("gpus waiting", self.gpus_waiting, 10**9),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise InvalidRequest(f"{name} is {value}; it must lie between 1 and {most}")
+        for name, price in (
+            ("price per worker-hour", self.price_per_worker_hour),
+            ("GPU price per hour", self.gpu_price_per_hour),
+        ):
+            if price is not None and not 0 <= price < float("inf"):
+                raise InvalidRequest(f"the {name} is {price}; it must not be negative")
+        if (self.gpu_price_per_hour is None) != (self.gpus_waiting is None):
+            raise InvalidRequest("money for waiting GPUs needs both their price and how many wait")
+        if self.gpus_waiting is not None and self.workers is None:
+            raise InvalidRequest("how long GPUs wait depends on how many workers there are", hint="give --workers")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmProjection:
+    """One arm at one scale. None where the scale does not say what it takes."""
+
+    arm: str
+    latency: Estimate
+    """Of one trajectory, in seconds: this is the measurement, the rest is projection."""
+    worker_hours: Estimate
+    elapsed_hours: Estimate | None
+    worker_cost: Estimate | None
+    gpu_idle_hours: Estimate | None
+    gpu_idle_cost: Estimate | None
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """The same run, longer or larger."""
+
+    steps: int
+    trajectories: int
+    worker_hours: dict[str, Estimate]
+    """By arm, fewest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankChange:
+    """Two arms of which the faster one changes with the number of steps. The number of trajectories changes no rank."""
+
+    steps: int
+    """The first length at which `overtakes` is faster."""
+    overtakes: str
+    overtaken: str
+    certain: bool
+    """Whether at either end of the grid the difference is beyond doubt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Everything here is extrapolated from latencies."""
+
+    source: str
+    scale: Scale
+    arms: tuple[ArmProjection, ...]
+    """Fewest worker-hours first."""
+    spread: ArmProjection | None
+    """The slowest minus the fastest; its arm reads "slowest - fastest". None for a single arm."""
+    spread_ratio: float | None
+    grid: tuple[GridPoint, ...]
+    rank_changes: tuple[RankChange, ...]
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    kind: str = "projection"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        return asdict(self)
+
+
+def worker_hours(latency_s: float, trajectories: int) -> float:
+    """The paper's second equation: trajectories x latency / 3600."""
+    return trajectories * latency_s / S_PER_HOUR
+
+
+def project(
+    latencies: Latencies,
+    scale: Scale,
+    *,
+    grid_steps: Sequence[int] = GRID_STEPS,
+    grid_trajectories: Sequence[int] = GRID_TRAJECTORIES,
+) -> Projection:
+    """The run on every arm, the same at other scales, and where the ranking of arms changes."""
+    at_scale = {arm: latencies.at(arm, scale.steps) for arm in latencies.arms}
+    ranked = sorted(at_scale, key=lambda arm: at_scale[arm].value)
+    spread, ratio = None, None
+    if len(ranked) > 1:
+        fastest, slowest = ranked[0], ranked[-1]
+        gap = latencies.gap(slowest, fastest, scale.steps)
+        spread = _projected(f"{slowest} - {fastest}", gap, scale)
+        ratio = at_scale[slowest].value / at_scale[fastest].value
+    steps = latencies.lengths(grid_steps)
+    return Projection(
+        source=latencies.source,
+        scale=scale,
+        arms=tuple(_projected(arm, at_scale[arm], scale) for arm in ranked),
+        spread=spread,
+        spread_ratio=ratio,
+        grid=tuple(_grid_point(latencies, each, n) for each in steps for n in grid_trajectories),
+        rank_changes=tuple(_rank_changes(latencies, steps)),
+    )
+
+
+def _projected(arm: str, latency: Estimate, scale: Scale) -> ArmProjection:
+    def times(factor: float, unit: str) -> Estimate:
+        return _scaled(latency, factor, unit)
+
+    hours = scale.trajectories / S_PER_HOUR
+    elapsed = None if scale.workers is None else hours / scale.workers
+    idle = None if elapsed is None or scale.gpus_waiting is None else elapsed * scale.gpus_waiting
+    price, gpu_price = scale.price_per_worker_hour, scale.gpu_price_per_hour
+    return ArmProjection(
+        arm=arm,
+        latency=latency,
+        worker_hours=times(hours, "h"),
+        elapsed_hours=None if elapsed is None else times(elapsed, "h"),
+        worker_cost=None if price is None else times(hours * price, "money"),
+        gpu_idle_hours=None if idle is None else times(idle, "h"),
+        gpu_idle_cost=None if idle is None or gpu_price is None else times(idle * gpu_price, "money"),
+        caveats=latency.caveats,
+    )
+
+
+def _scaled(estimate: Estimate, factor: float, unit: str) -> Estimate:
+    low, high = (None if end is None else end * factor for end in (estimate.low, estimate.high))
+    return replace(estimate, value=estimate.value * factor, low=low, high=high, unit=unit)
+
+
+def _grid_point(latencies: Latencies, steps: int, trajectories: int) -> GridPoint:
+    at = {arm: latencies.at(arm, steps) for arm in latencies.arms}
+    ranked = sorted(at, key=lambda arm: at[arm].value)
+    factor = trajectories / S_PER_HOUR
+    return GridPoint(steps, trajectories, {arm: _scaled(at[arm], factor, "h") for arm in ranked})
+
+
+def _rank_changes(latencies: Latencies, steps: Sequence[int]) -> list[RankChange]:
+    first, last = steps[0], steps[-1]
+    found = []
+    for pair in combinations(latencies.arms, 2):
+        fast, slow = sorted(pair, key=lambda arm: latencies.mean_s(arm, first))
+        if latencies.mean_s(slow, last) < latencies.mean_s(fast, last):
+            low, high = first, last  # the order differs at the two ends: find where it changes
+            while high - low > 1:
+                middle = (low + high) // 2
+                overtaken = latencies.mean_s(slow, middle) < latencies.mean_s(fast, middle)
+                low, high = (low, middle) if overtaken else (middle, high)
+            ends = (latencies.gap(slow, fast, first), latencies.gap(fast, slow, last))
+            certain = all(end.low is not None and end.low > 0 for end in ends)
+            found.append(RankChange(high, slow, fast, certain))
+    return sorted(found, key=lambda change: change.steps)

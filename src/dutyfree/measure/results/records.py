@@ -1,0 +1,97 @@
+"""What is known of a trial when it is over. What reads results, and what analyses them, sees these values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dutyfree.measure.design.study import Condition, Study
+from dutyfree.measure.workloads.workload import ActionKind
+from dutyfree.model import Phase
+
+
+class TrialOutcome(StrEnum):
+    """How a trial ended. Only those that completed are timed; all of them are counted."""
+
+    COMPLETED = "completed"
+    UNFAITHFUL = "unfaithful"
+    """An action did not give the observation that was expected of it."""
+    INFRA_FAILED = "infra-failed"
+    TIMED_OUT = "timed-out"
+    """The trial's own limit; an action's is an observation, and makes the trial unfaithful."""
+    NOT_COLD = "not-cold"
+    """Something of an earlier trial, or what was to be evicted, was still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRecord:
+    """One action of a trial. The three parts add up to its latency."""
+
+    name: str
+    kind: ActionKind
+    dispatch_ns: int
+    execute_ns: int
+    observe_ns: int
+
+    @property
+    def latency_ns(self) -> int:
+        """From the call until the observation was in the caller's hands."""
+        return self.dispatch_ns + self.execute_ns + self.observe_ns
+
+    @property
+    def tax_ns(self) -> int:
+        """What the substrate added to the command's own time."""
+        return self.dispatch_ns + self.observe_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measured attempt. `by_phase` adds up to `wall_ns`, the residue `unattributed` included."""
+
+    number: int
+    """In the plan, unique within a study; `sequence` is its place in the order in which trials were really run."""
+    sequence: int
+    block: int
+    condition: Condition
+    outcome: TrialOutcome
+    wall_ns: int
+    """From the start of creation (or, for a warm one, of the remaining set-up) to the end of destruction."""
+    first_observation_ns: int | None
+    """From the start to the end of the first action: the cold start, set-up included."""
+    by_phase: Mapping[Phase, int]
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """Time by the substrate's own boundaries within creation and destruction, "create/pull" for instance."""
+    actions: tuple[ActionRecord, ...] = ()
+    late_ns: int = 0
+    """How long after its intended start it began (open loop); not part of `wall_ns`."""
+    failed_phase: Phase | None = None
+    cause: str = ""
+    """Of a trial that did not complete: the error's class and message, or the action and what was wrong with it."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether its times may be used."""
+        return self.outcome is TrialOutcome.COMPLETED
+
+    @property
+    def response_ns(self) -> int:
+        """From the intended start to the end: what a caller under load has waited."""
+        return self.late_ns + self.wall_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A study, where it was run, and its trials in the order in which they were run."""
+
+    study: Study
+    host: Mapping[str, Any]
+    """Facts of the machine: kernel, cpu, cores, memory, cgroup version, file system, versions; JSON values."""
+    arms: Mapping[str, Mapping[str, Any]]
+    """Facts of each arm: version of its engine, isolation, "emulated": true, "unavailable": why."""
+    trials: tuple[Trial, ...]
+    planned: int
+    """How many trials there would have been; fewer ran where a time limit or an interrupt cut the study short."""
+    cut_short: str = ""
+    """Why, if they did."""

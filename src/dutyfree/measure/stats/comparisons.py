@@ -1,0 +1,55 @@
+"""Conditions of one study against each other: arms against the baseline, warm stages against cold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dutyfree.measure.design.study import Condition, Warmth
+from dutyfree.measure.results.records import Trial
+from dutyfree.measure.stats.estimate import Caveat
+from dutyfree.measure.stats.findings import Ratio
+from dutyfree.measure.stats.metrics import Metric
+from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block, paired_ratios, unpaired_ratio
+
+WARMED: Final = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY)
+"""What a warm stage can change."""
+
+Completed = Mapping[Condition, Sequence[Trial]]
+Doubts = Mapping[Condition, tuple[Caveat, ...]]
+
+
+def with_baseline(completed: Completed, baseline: str, doubts: Doubts, seed: int) -> Iterator[Ratio]:
+    """Every other arm against this one, in each setting in which both completed trials, metric by metric."""
+    logs = {condition: logs_by_block(trials) for condition, trials in completed.items()}
+    for condition, ours in logs.items():
+        other = replace(condition, arm=baseline)
+        if condition != other and other in logs:
+            for metric, ratio in paired_ratios(ours, logs[other], seed).items():
+                delta = cliffs_delta(_values(ours[metric]), _values(logs[other][metric]))
+                yield Ratio(metric, condition, other, ratio, delta, True, _both(doubts, condition, other))
+
+
+def with_cold(completed: Completed, doubts: Doubts, seed: int) -> Iterator[Ratio]:
+    """Every warm stage against cold on the same arm; their blocks have nothing to do with each other."""
+    for condition, trials in completed.items():
+        cold = replace(condition, warmth=Warmth.COLD)
+        if condition != cold and cold in completed:
+            ours, theirs = logs_by_block(trials), logs_by_block(completed[cold])
+            for metric in WARMED:
+                if metric in ours and metric in theirs:
+                    sides = _values(ours[metric]), _values(theirs[metric])
+                    ratio, delta = unpaired_ratio(*sides, seed), cliffs_delta(*sides)
+                    yield Ratio(metric, condition, cold, ratio, delta, False, _both(doubts, condition, cold))
+
+
+def _values(by_block: Mapping[int, float]) -> NDArray[np.float64]:
+    return np.array([*by_block.values()])
+
+
+def _both(doubts: Doubts, condition: Condition, other: Condition) -> tuple[Caveat, ...]:
+    return tuple(dict.fromkeys((*doubts[condition], *doubts[other])))

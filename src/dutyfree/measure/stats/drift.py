@@ -1,0 +1,44 @@
+"""Did it become slower while it was measured? The slope of log latency over the order in which trials were run.
+
+Theil & Sen's slope, the median of the slopes of all pairs, with Kendall's test: a straight line by least squares
+follows the few outliers that every latency has, and takes one slow trial near the end for a trend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from scipy import stats
+
+from dutyfree.measure.design.study import Condition
+from dutyfree.measure.results.records import Trial
+from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats.estimate import Estimate
+from dutyfree.measure.stats.findings import Drift
+
+SIGNIFICANT: Final = 0.001
+"""A study has a hundred conditions: one in a hundred would be a false alarm in each study."""
+RELEVANT: Final = 0.02
+"""A change smaller than this is no caveat, however sure it is."""
+_MOST_POINTS: Final = 1_000
+
+
+def drift(condition: Condition, trials: Sequence[Trial]) -> Drift | None:
+    """The trend of the trials that completed; None if there are fewer than the 12 that a trend takes."""
+    ordered = sorted((trial for trial in trials if trial.wall_ns > 0), key=lambda trial: trial.sequence)
+    n = len(ordered)
+    if n < caveats.FEW_SANDBOXES:
+        return None
+    # All pairs of very many are too many pairs; every k-th trial shows the same trend.
+    kept = ordered[:: -(-n // _MOST_POINTS)]
+    place = np.array([trial.sequence for trial in kept], dtype=np.float64)
+    logs = np.log([trial.wall_ns for trial in kept])
+    span = float(ordered[-1].sequence - ordered[0].sequence)
+    slope, _, low, high = stats.theilslopes(logs, place, alpha=0.95)
+    p_value = float(stats.kendalltau(place, logs).pvalue) if np.ptp(logs) > 0 else 1.0
+    change, least, most = (float(np.expm1(each * span)) for each in (slope, low, high))
+    found = p_value < SIGNIFICANT and abs(change) > RELEVANT
+    doubts = (caveats.drift(change, p_value),) if found else ()
+    return Drift(condition, n, Estimate(change, least, most, n, "share"), p_value, doubts)

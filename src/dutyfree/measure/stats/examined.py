@@ -1,0 +1,60 @@
+"""The trials of a study in order, and what has to be known of each condition before any number of it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dutyfree.measure.design.study import Condition, Warmth
+from dutyfree.measure.results.records import Results, Trial
+from dutyfree.measure.stats import doubts
+from dutyfree.measure.stats.conditions import failures
+from dutyfree.measure.stats.drift import drift
+from dutyfree.measure.stats.estimate import Caveat
+from dutyfree.measure.stats.findings import Drift, Failures, Residue
+from dutyfree.measure.stats.residue import residue
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """By condition, in the order of workload, length, warmth, concurrency, and then of the study's arms."""
+
+    completed: Mapping[Condition, Sequence[Trial]]
+    """The trials that may be timed; conditions without one are left out, also below."""
+    failures: Mapping[Condition, Failures]
+    """Of every condition that was tried."""
+    drifts: Mapping[Condition, Drift]
+    residues: Mapping[Condition, Residue]
+    doubts: Mapping[Condition, tuple[Caveat, ...]]
+    """What there is to doubt about every number of a condition."""
+
+    def doubts_at(self, condition: Condition, lengths: Iterable[int]) -> tuple[Caveat, ...]:
+        """Those of the condition at any of these lengths, each once."""
+        found = (each for length in lengths for each in self.doubts.get(replace(condition, length=length), ()))
+        return tuple(dict.fromkeys(found))
+
+
+def examine(results: Results) -> Examined:
+    """Sort the trials, and find the reasons to doubt them."""
+    trials = _by_condition(results)
+    completed = {condition: kept for condition, each in trials.items() if (kept := [t for t in each if t.completed])}
+    failed = {condition: failures(condition, each) for condition, each in trials.items()}
+    drifts = {
+        condition: found for condition, each in completed.items() if (found := drift(condition, each)) is not None
+    }
+    residues = {condition: residue(condition, each) for condition, each in completed.items()}
+    doubted = doubts.of_conditions(results, completed, failed, drifts, residues)
+    return Examined(completed, failed, drifts, residues, doubted)
+
+
+def _by_condition(results: Results) -> Mapping[Condition, Sequence[Trial]]:
+    arms = [arm.name for arm in results.study.arms]
+    found: dict[Condition, list[Trial]] = {}
+    for trial in results.trials:
+        found.setdefault(trial.condition, []).append(trial)
+
+    def place(condition: Condition) -> tuple[object, ...]:
+        setting = (condition.workload, condition.length, list(Warmth).index(condition.warmth), condition.concurrency)
+        return (*setting, arms.index(condition.arm))
+
+    return {condition: found[condition] for condition in sorted(found, key=place)}

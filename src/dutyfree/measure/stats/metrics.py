@@ -1,0 +1,100 @@
+"""What is read off a trial: one number per metric and sandbox. Pure, and needs no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from statistics import median
+from typing import Final
+
+from dutyfree.measure.results.records import ActionRecord, Trial
+from dutyfree.model import Phase
+
+NS_PER_MS: Final = 1_000_000
+UNIT: Final = "ms"
+"""Of every metric: from microseconds to minutes there is one unit, so that no two numbers can be confused."""
+
+
+class Metric(StrEnum):
+    """One number of a trial. The sandbox is what is repeated, so that actions are summed up within it first."""
+
+    FIRST_OBSERVATION = "first_observation"
+    """From the start until the first observation was there, set-up included; of a cold trial: the cold start."""
+    TRAJECTORY = "trajectory"
+    """The whole trial, from the start of creation to the end of destruction: service time."""
+    AMORTISED_ACTION = "amortised_action"
+    """The whole trial divided by its number of actions."""
+    ACTION = "action"
+    """The median of its actions' latencies."""
+    ACTION_TAX = "action_tax"
+    """The median of dispatch + observe over its actions."""
+    CREATE = "create"
+    READY = "ready"
+    SETUP = "setup"
+    DESTROY = "destroy"
+    ORCHESTRATION = "orchestration"
+    """queue + place."""
+    TAX = "tax"
+    """All of the trial that is not execution."""
+    RESPONSE = "response"
+    """From the intended start to the end: service time plus lateness."""
+    LATENESS = "lateness"
+    """How long after its intended start it began."""
+
+    @property
+    def title(self) -> str:  # type: ignore[override]  # a metric has a title; nobody wants its name in title case
+        """For people: headings, axes."""
+        return _TITLES[self]
+
+    @property
+    def unit(self) -> str:
+        """Of every number of this metric."""
+        return UNIT
+
+    def of(self, trial: Trial) -> float | None:
+        """This metric of one trial, in milliseconds; None where the trial does not have it."""
+        value_ns = _READERS[self](trial)
+        return None if value_ns is None else value_ns / NS_PER_MS
+
+
+_TITLES: Final = {
+    Metric.FIRST_OBSERVATION: "Time to first observation",
+    Metric.TRAJECTORY: "Trajectory completion time",
+    Metric.AMORTISED_ACTION: "Amortised time per action",
+    Metric.ACTION: "Action latency",
+    Metric.ACTION_TAX: "Tax per action",
+    Metric.CREATE: "Creation",
+    Metric.READY: "Readiness",
+    Metric.SETUP: "Set-up",
+    Metric.DESTROY: "Destruction",
+    Metric.ORCHESTRATION: "Orchestration",
+    Metric.TAX: "Tax of the trajectory",
+    Metric.RESPONSE: "Response time",
+    Metric.LATENESS: "Lateness",
+}
+
+
+def _phase(*phases: Phase) -> Callable[[Trial], float | None]:
+    """Their sum; None where none of them took any time, because the trial then has no such part."""
+    return lambda trial: sum(trial.by_phase.get(phase, 0) for phase in phases) or None
+
+
+def _median_of_actions(part: Callable[[ActionRecord], int]) -> Callable[[Trial], float | None]:
+    return lambda trial: median(part(action) for action in trial.actions) if trial.actions else None
+
+
+_READERS: Final[dict[Metric, Callable[[Trial], float | None]]] = {
+    Metric.FIRST_OBSERVATION: lambda trial: trial.first_observation_ns,
+    Metric.TRAJECTORY: lambda trial: trial.wall_ns,
+    Metric.AMORTISED_ACTION: lambda trial: trial.wall_ns / len(trial.actions) if trial.actions else None,
+    Metric.ACTION: _median_of_actions(lambda action: action.latency_ns),
+    Metric.ACTION_TAX: _median_of_actions(lambda action: action.tax_ns),
+    Metric.CREATE: _phase(Phase.CREATE),
+    Metric.READY: _phase(Phase.READY),
+    Metric.SETUP: _phase(Phase.SETUP),
+    Metric.DESTROY: _phase(Phase.DESTROY),
+    Metric.ORCHESTRATION: _phase(Phase.QUEUE, Phase.PLACE),
+    Metric.TAX: lambda trial: trial.wall_ns - trial.by_phase.get(Phase.EXECUTE, 0),
+    Metric.RESPONSE: lambda trial: trial.response_ns if trial.condition.concurrency > 1 else None,
+    Metric.LATENESS: lambda trial: trial.late_ns if trial.condition.concurrency > 1 else None,
+}

@@ -1,0 +1,132 @@
+"""Quantiles with distribution-free intervals. Nothing is trimmed, and nothing is assumed but that sandboxes are alike.
+
+The interval's ends are order statistics, chosen by the binomial distribution of how many values lie below the true
+quantile. Whole ranks would cover more than 95 %, by nature; so the ends lie between two neighbouring order statistics,
+at the weight that Nyblom (1992) gives, which for the median is Hettmansperger & Sheather's (1986).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtrc
+
+from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats.estimate import Estimate
+
+ERROR: Final = 0.05
+"""An interval may miss the truth this often."""
+LEAST_WAVES: Final = 6
+"""Fewer do not tell how much waves differ."""
+
+Values = NDArray[np.float64]
+
+
+class Ranks(NamedTuple):
+    """Where in the sorted sample (1 is the least; fractions lie between two) the ends are; None: beyond the sample."""
+
+    low: float | None
+    high: float | None
+
+
+def quantile(values: Sequence[float] | Values, p: float, unit: str, blocks: Sequence[int] | None = None) -> Estimate:
+    """The p-quantile of a sample that is not empty, with its interval and what there is to doubt.
+
+    `blocks` says which values were measured in one wave: these count for less than they are many.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    n = len(sample)
+    doubts = [caveats.few_sandboxes(n)] if n < caveats.FEW_SANDBOXES else []
+    effective = n
+    if blocks is not None and (waves := len(set(blocks))) < n:
+        if waves < LEAST_WAVES:
+            doubts.append(caveats.few_waves(waves))
+        else:
+            effective = effective_size(sample, np.asarray(blocks))
+            doubts += [caveats.clustered(n, effective)] if effective < 0.9 * n else []
+    if effective < (needed := least_size(p)):
+        doubts.append(caveats.no_bound(f"p{100 * p:g}", effective, needed))
+    ordered = np.sort(sample)
+
+    def end(rank: float | None) -> float | None:
+        return None if rank is None else at_rank(ordered, rank * (n + 1) / (effective + 1))
+
+    ranks = bound_ranks(effective, p)
+    return Estimate(at_rank(ordered, point_rank(n, p)), end(ranks.low), end(ranks.high), n, unit, tuple(doubts))
+
+
+def point_rank(n: int, p: float) -> float:
+    """Where the point estimate is: median-unbiased whatever the distribution (type 8 of Hyndman & Fan, 1996)."""
+    return min(max((n + 1 / 3) * p + 1 / 3, 1.0), float(n))
+
+
+@lru_cache(maxsize=64)
+def least_size(p: float) -> int:
+    """The smallest sample that bounds the p-quantile from both sides: 6 for p50, 59 for p95, 299 for p99."""
+    n = 1
+    while (ranks := bound_ranks(n, p)).low is None or ranks.high is None:
+        n += 1
+    return n
+
+
+@lru_cache(maxsize=4096)
+def bound_ranks(n: int, p: float) -> Ranks:
+    """The ends of the 95 % interval for the p-quantile in a sample of n.
+
+    Either end misses with 2.5 %, where the sample allows it; where an extreme quantile leaves more than that beyond the
+    last value, the other end is given less, so that the sum stays at 5 %. If even that cannot be had, there is no bound
+    on the side of the tail, and the other one is a one-sided 95 % bound.
+    """
+    above, below = p**n, (1 - p) ** n  # how often the whole sample lies on one side of the quantile
+    if n >= 1 and above + below <= ERROR:
+        miss_above = min(max(ERROR / 2, above), ERROR - below)
+        return Ranks(_low_rank(n, p, ERROR - miss_above), n + 1 - _low_rank(n, 1 - p, miss_above))
+    if n < 1 or p == 0.5 or min(above, below) > ERROR * (1 + 1e-9):  # 1 - 0.95 is a little more than 0.05
+        return Ranks(None, None)
+    return Ranks(_low_rank(n, p, ERROR), None) if p > 0.5 else Ranks(None, n + 1 - _low_rank(n, 1 - p, ERROR))
+
+
+def _low_rank(n: int, p: float, miss: float) -> float:
+    """The rank that lies above the p-quantile with probability `miss`."""
+    sure = bdtrc(np.arange(n + 1), n, p)  # that the order statistic of rank 1, 2, ... is not above the quantile
+    wanted = 1 - miss
+    rank = int(np.searchsorted(-sure, -wanted, side="right"))  # the last that is sure enough
+    if rank < 1:
+        return 1.0
+    if rank == n:
+        return float(n)
+    surplus, deficit = sure[rank - 1] - wanted, wanted - sure[rank]
+    weight = (n - rank) * p * surplus
+    return rank + float(weight / (weight + rank * (1 - p) * deficit)) if weight > 0 else float(rank)
+
+
+def at_rank(ordered: Values, rank: float) -> float:
+    """The value at a rank, by linear interpolation; ranks beyond the ends give the ends."""
+    rank = min(max(rank, 1.0), float(len(ordered)))
+    below = math.floor(rank)
+    above = min(below + 1, len(ordered))
+    low, high = float(ordered[below - 1]), float(ordered[above - 1])
+    return low if low == high else low + (rank - below) * (high - low)
+
+
+def effective_size(values: Values, blocks: NDArray[np.int64]) -> int:
+    """How many independent values would tell as much: n / (1 + (values per block - 1) x correlation within blocks).
+
+    The correlation is that of the one-way analysis of variance, of ranks, so that no outlier decides it.
+    """
+    n = len(values)
+    _, member, sizes = np.unique(blocks, return_inverse=True, return_counts=True)
+    groups = len(sizes)
+    ranks = np.argsort(np.argsort(values)).astype(np.float64)
+    means = np.bincount(member, ranks) / sizes
+    between = float(np.sum(sizes * (means - ranks.mean()) ** 2)) / (groups - 1)
+    within = float(np.sum((ranks - means[member]) ** 2)) / (n - groups)
+    squares = float(np.sum(sizes**2)) / n
+    spread = between + ((n - squares) / (groups - 1) - 1) * within
+    correlation = (between - within) / spread if spread > 0 else 0.0
+    return max(1, int(n / max(1.0, 1 + (squares - 1) * correlation)))
