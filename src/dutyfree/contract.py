@@ -109,6 +109,11 @@ class Substrate(ABC):
         return False
 
     @property
+    def version(self) -> str:
+        """What runs its sandboxes, and which of its versions, where that is somebody else's; known after `open`."""
+        return ""
+
+    @property
     def has_default_image(self) -> bool:
         """Whether a spec that names no image says enough."""
         return True

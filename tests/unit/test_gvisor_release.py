@@ -39,8 +39,8 @@ async def test_only_what_is_known_to_be_old_is(
     program = tmp_path / "runsc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    assert await release.kills_trees(program) is kills
+    assert release.kills_trees(await release.version(program)) is kills
 
 
 async def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
-    assert await release.kills_trees(tmp_path / "missing")
+    assert release.kills_trees(await release.version(tmp_path / "missing"))

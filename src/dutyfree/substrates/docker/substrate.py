@@ -70,6 +70,13 @@ class DockerSubstrate(EngineSubstrate):
         return plan.capabilities(self._engine.facts) - self.weak.keys() if self._engine is not None else frozenset()
 
     @property
+    def version(self) -> str:
+        if self._engine is None:
+            return ""
+        runtime = f", runtime {self.runtime}" if self.runtime else ""
+        return f"Docker engine {self._engine.facts.version}{runtime}"
+
+    @property
     def weak(self) -> Mapping[Capability, str]:
         """What the engine has and its runtime does not keep, each with the reason."""
         return {}

@@ -94,6 +94,10 @@ class GuardedSubstrate(Substrate):
         return self._inner.emulated
 
     @property
+    def version(self) -> str:
+        return self._inner.version
+
+    @property
     def has_default_image(self) -> bool:
         return self._inner.has_default_image
 

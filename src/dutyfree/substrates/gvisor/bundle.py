@@ -16,6 +16,7 @@ from typing import Final
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec
+from dutyfree.substrates.gvisor import release
 from dutyfree.substrates.gvisor.keeping import Mount
 
 GUEST: Final = "/.dutyfree-guest"
@@ -35,8 +36,13 @@ class Engine:
 
     program: str
     platform: str
-    kills_trees: bool = True
-    """Whether all that an action has started ends with it."""
+    version: str = ""
+    """What it says of itself."""
+
+    @property
+    def kills_trees(self) -> bool:
+        """Whether it ends all that an action has started."""
+        return release.kills_trees(self.version)
 
     def flags(self, state: Path, network: Network) -> list[str]:
         """The beginning of every command about sandboxes whose state is in `state`."""

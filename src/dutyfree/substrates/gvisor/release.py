@@ -18,9 +18,14 @@ _ANSWER_BYTES: Final = 4096
 _DATE: Final = re.compile(r"version \S{0,40}?(20\d{6})(?!\d)")
 
 
-async def kills_trees(program: Path) -> bool:
+async def version(program: Path) -> str:
+    """What it says of itself; nothing where that cannot be learnt in time."""
+    return await in_thread(_version, program)
+
+
+def kills_trees(version: str) -> bool:
     """Whether it ends all that an action has started. One that does not tell its date is taken for a new one."""
-    date = dated(await in_thread(_version, program))
+    date = dated(version)
     return date is None or date >= FIRST_THAT_KILLS_TREES
 
 
@@ -31,7 +36,6 @@ def dated(version: str) -> str | None:
 
 
 def _version(program: Path) -> str:
-    """What it says of itself; nothing where that cannot be learnt in time."""
     try:
         process = subprocess.Popen(
             [program, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

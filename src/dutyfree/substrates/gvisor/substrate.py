@@ -91,6 +91,11 @@ class GVisorSubstrate(EngineSubstrate):
         return frozenset(found)
 
     @property
+    def version(self) -> str:
+        engine = self.engine
+        return f"{engine.version.partition(chr(10))[0]:.80}, platform {engine.platform}"
+
+    @property
     def engine(self) -> Engine:
         """The program, and its platform. Raises SubstrateFailed before `open`."""
         if self._engine is None:
@@ -130,10 +135,10 @@ class GVisorSubstrate(EngineSubstrate):
         known = await asyncio.to_thread(_identity, program)
         if self._platform is None and known in _working:
             return _working[known]
-        kills_trees = await release.kills_trees(program)
+        version = await release.version(program)
         words = {}
         for platform in (self._platform,) if self._platform else PLATFORMS:
-            engine = Engine(str(program), platform, kills_trees)
+            engine = Engine(str(program), platform, version)
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     body = await self._make(engine, _UNBOUNDED, self._settled().layers.nothing(), Marks())

@@ -92,6 +92,10 @@ class MicroVMSubstrate(EngineSubstrate):
         return self.accelerator == "tcg"
 
     @property
+    def version(self) -> str:
+        return self._opened().version
+
+    @property
     def accelerator(self) -> Accelerator:
         """`kvm`, or `tcg` where every processor is emulated, some forty times slower. Known after `open`."""
         return self._opened().accelerator

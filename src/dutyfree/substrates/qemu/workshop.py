@@ -56,7 +56,7 @@ class Workshop:
         self._kernel = kernel
         self._turns: dict[str, asyncio.Lock] = {}
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._version = ""
+        self.version = ""
         self._tsc_khz = 0
         self._initrd = Path()
         self.accelerator: Accelerator = "tcg"
@@ -85,7 +85,7 @@ class Workshop:
         except OSError as error:
             raise SubstrateUnavailable(f"no place for machines: {error}", hint="set DUTYFREE_STATE_DIR") from error
         self._sweep()
-        self._version = _answer([PROGRAM, "--version"], "qemu-system-x86").partition("\n")[0]
+        self.version = _answer([PROGRAM, "--version"], "qemu-system-x86").partition("\n")[0]
         self._initrd = make_initrd(self._kernel, self.directory)
         known = self._known()
         if "tsc_khz" not in known:
@@ -99,7 +99,7 @@ class Workshop:
     def saved_path(self, build: Build) -> Path:
         """Where the saved machine of this build is, or would be."""
         kernel = build.kernel.stat()
-        facts = (self._version, str(kernel.st_mtime_ns), str(kernel.st_size), str(blocks.CAPACITY_BYTES))
+        facts = (self.version, str(kernel.st_mtime_ns), str(kernel.st_size), str(blocks.CAPACITY_BYTES))
         return self._templates / f"{self._boot}-{build.key(*facts)}"
 
     async def template(self, build: Build) -> Saved:

@@ -110,6 +110,11 @@ class LocalProvider(Provider):
                 raise SubstrateUnavailable(
                     f"there is no program {program!r}", hint=f"Debian: apt-get install {package}"
                 )
+        try:
+            told = await run_command(["qemu-system-x86_64", "--version"], timeout_s=20.0, env={"PATH": os.defpath})
+        except CommandFailed as error:
+            raise SubstrateUnavailable(f"QEMU cannot say its version: {error}") from error
+        self.version = told.partition("\n")[0]
         self._claim = claim
         await in_thread(self._prepare, claim)
         if self._users_base is not None:
@@ -119,7 +124,7 @@ class LocalProvider(Provider):
         if self._wants_best and self._base.kernel is not None:
             self.accelerator = await acceleration.found(self._base.kernel, self._directory)
         if self._boot is Boot.RESTORE:
-            self._saved = SavedMachines(self._directory, self._base, self.accelerator, self._cold)
+            self._saved = SavedMachines(self._directory, self._base, self.accelerator, self.version, self._cold)
 
     def _prepare(self, claim: Claim) -> None:
         live = self._directory / "live"

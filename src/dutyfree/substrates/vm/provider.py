@@ -39,6 +39,8 @@ class Provider(ABC):
     """Of the claims whose names are on everything that is made."""
     accelerator: str
     """What runs the machines' instructions: every number that is measured there depends on it."""
+    version: str = ""
+    """What makes them."""
 
     @property
     @abstractmethod

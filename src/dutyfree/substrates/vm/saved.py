@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from dutyfree import native
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
 from dutyfree.images.blocking import in_thread
-from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.model import Network
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine.body import Marks
@@ -97,10 +96,11 @@ class Saved:
 class SavedMachines:
     """Those of one base, on disk, by what hardware they have. Any number of processes may use them at once."""
 
-    def __init__(self, directory: Path, base: Base, accelerator: str, cold: Cold) -> None:
+    def __init__(self, directory: Path, base: Base, accelerator: str, version: str, cold: Cold) -> None:
         self._directory = directory
         self._base = base
         self._accelerator = accelerator
+        self._version = version
         self._cold = cold
         self._known: dict[Hardware, Saved] = {}
         self._turn = asyncio.Lock()
@@ -120,12 +120,8 @@ class SavedMachines:
             return self._known[hardware]
 
     async def _key(self, hardware: Hardware) -> str:
-        try:
-            version = await run_command(["qemu-system-x86_64", "--version"], timeout_s=20.0, env={"PATH": os.defpath})
-        except CommandFailed as error:
-            raise SubstrateFailed(f"QEMU cannot say its version: {error}") from error
         program = await asyncio.to_thread(native.guest_path().read_bytes)
-        parts = (self._base.key, self._accelerator, version, hardware, hashlib.sha256(program).hexdigest())
+        parts = (self._base.key, self._accelerator, self._version, hardware, hashlib.sha256(program).hexdigest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     async def _saved_once(self, place: Path, hardware: Hardware) -> None:

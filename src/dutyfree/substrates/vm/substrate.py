@@ -148,6 +148,10 @@ class VMSubstrate(EngineSubstrate):
         return self.accelerator == "tcg"
 
     @property
+    def version(self) -> str:
+        return self._provider.version
+
+    @property
     def accelerator(self) -> str:
         """What runs the machines' instructions; under emulation ("tcg") no time says anything of real machines."""
         return self._provider.accelerator
