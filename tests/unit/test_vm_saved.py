@@ -63,7 +63,7 @@ def test_one_that_another_process_removes_meanwhile_is_no_failure(
 
 async def test_using_a_saved_machine_keeps_it(tmp_path: Path) -> None:
     hardware = Hardware(256 * MIB, 1, MIB)
-    machines = SavedMachines(tmp_path, None, "tcg", None)  # type: ignore[arg-type]
+    machines = SavedMachines(tmp_path, None, "tcg", "QEMU", None)  # type: ignore[arg-type]
     place = tmp_path / "saved-0"
     place.mkdir()
     (place / "state").touch()

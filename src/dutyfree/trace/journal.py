@@ -10,16 +10,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, cast
 
 from dutyfree.errors import CapacityError, InvalidRequest
 
 VERSION = 1
 MAX_LINE_BYTES = 4 * 1024 * 1024
 _FORMAT = "dutyfree-journal"
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class JournalWriter:
@@ -44,11 +45,11 @@ class JournalWriter:
 
         Raises InvalidRequest for what JSON cannot hold or what is too long for one line.
         """
-        try:
-            text = json.dumps(dict(record), separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"a journal record is not JSON: {error}") from error
-        self._write_line(text.encode("utf-8"))
+        self.extend((record,), sync=sync)
+
+    def extend(self, records: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
+        """Add several records, or none, with one call of the kernel. Raises as `append` does, and then adds nothing."""
+        self._write(b"".join(_line(record) for record in records))
         if sync:
             os.fsync(self._fd)
 
@@ -81,36 +82,42 @@ class JournalWriter:
             if not _header().startswith(head):
                 raise InvalidRequest(f"{self._path} is not a journal")
             os.ftruncate(self._fd, 0)
-            self._write_line(_header())
+            self._write(_header() + b"\n")
             return
         with self._path.open("rb") as file:
             _check_header(self._path, file.readline(MAX_LINE_BYTES))
         os.ftruncate(self._fd, whole_bytes)
 
-    def _write_line(self, line: bytes) -> None:
+    def _write(self, lines: bytes) -> None:
         if self._fd < 0:
             raise InvalidRequest(f"the journal {self._path} is closed")
-        if len(line) >= MAX_LINE_BYTES:
-            raise InvalidRequest(f"a journal record of {len(line)} bytes is too long; the limit is {MAX_LINE_BYTES}")
-        rest = memoryview(line + b"\n")
+        rest = memoryview(lines)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
 
 
 def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """The records, oldest first. A torn last line is left out.
+    """The records, oldest first. A torn last line is left out; a file that ends in `.gz` is unpacked as it is read.
 
     Raises InvalidRequest, naming the line, for a file that is not a journal of this version or is damaged anywhere
-    else, and OSError for what the file system refuses.
+    else; OSError for what the file system refuses; OSError, EOFError or zlib.error for what cannot be unpacked.
     """
     source = Path(path)
-    with source.open("rb") as file:
+    with _opened(source) as file:
         header = file.readline(MAX_LINE_BYTES)
         if not header.endswith(b"\n") and _header().startswith(header):
             return
         _check_header(source, header)
         for number, line in _whole_lines(source, file):
             yield _record(source, number, line)
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.suffix != ".gz":
+        return path.open("rb")
+    import gzip  # few journals are packed, and most who import this read none
+
+    return cast("BinaryIO", gzip.open(path, "rb"))
 
 
 def _whole_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -121,6 +128,16 @@ def _whole_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line
         elif file.read(1):
             raise InvalidRequest(f"line {number} of {path} is longer than {MAX_LINE_BYTES} bytes")
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    try:
+        line = _ENCODER.encode(dict(record)).encode("utf-8") + b"\n"
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"a journal record is not JSON: {error}") from error
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidRequest(f"a journal record of {len(line)} bytes is too long; the limit is {MAX_LINE_BYTES}")
+    return line
 
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -1,0 +1,129 @@
+"""`dutyfree compare`: did it become faster or slower? The exit code makes it a gate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dutyfree.cli.formatting import count, plain, table
+from dutyfree.cli.measure_extra import measure_extra
+from dutyfree.cli.outcome import ExitCode
+from dutyfree.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dutyfree.measure.compare import Comparison, Difference, FailureDifference
+
+_SHOWN = 10
+
+
+def register(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="say what became faster, what slower, and of what nobody can tell",
+        description="Compare two results, condition by condition and metric by metric. A difference is told if it is "
+        "beyond chance (p < 0.01 by a rank test, corrected for the number of comparisons) and larger than --effect. "
+        "The exit code is 1 if anything became slower by more than --threshold, or fails more often.",
+        epilog="example: dutyfree compare results/main results/branch --threshold 10",
+    )
+    parser.add_argument("before", type=Path, metavar="BEFORE", help="results of `dutyfree bench`")
+    parser.add_argument("after", type=Path, metavar="AFTER", help="results of the same study, later")
+    parser.add_argument(
+        "--threshold", type=percent, metavar="PERCENT", help="a slowdown past this is a failure (default: --effect)"
+    )
+    parser.add_argument(
+        "--effect", type=percent, default=0.05, metavar="PERCENT", help="smaller differences are not told (default: 5)"
+    )
+    parser.add_argument(
+        "--significance", type=float, default=0.01, metavar="P", help="p must be below this (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="NAME", help="only this metric (may be repeated)"
+    )
+    parser.add_argument("--all", action="store_true", help="show also what cannot be told")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(execute=execute)
+
+
+def percent(text: str) -> float:
+    """A share, from 5 or 5%: the type of an option."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5")
+    return value
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Compare, print, and judge."""
+    with measure_extra():
+        from dutyfree.measure.compare import COMPARED, Gates, compare
+        from dutyfree.measure.results.directory import load_results
+    from dutyfree.measure.stats.metrics import Metric
+
+    for name in options.metric:
+        if name not in list(Metric):
+            raise InvalidRequest(f"there is no metric {name!r}", hint=f"there are: {', '.join(Metric)}")
+    gates = Gates(significance=options.significance, effect=options.effect)
+    before, after = load_results(options.before), load_results(options.after)
+    found = compare(before, after, gates, metrics=tuple(map(Metric, options.metric)) or COMPARED)
+    regressions = found.regressions(options.threshold)
+    if options.json:
+        print(json.dumps({**found.to_json(), "regression": bool(regressions)}, indent=2))
+    else:
+        print("\n".join(_lines(found, options)))
+    return ExitCode.FAILED if regressions else ExitCode.DONE
+
+
+def _lines(found: Comparison, options: argparse.Namespace) -> list[str]:
+    from dutyfree.measure.compare import Verdict
+    from dutyfree.measure.report import words
+
+    gates, regressions = found.gates, found.regressions(options.threshold)
+    everything: list[Difference | FailureDifference] = [*found.differences, *found.failures]
+    told = [each for each in everything if each.verdict is not Verdict.CANNOT_TELL]
+    shown = everything if options.all else told
+    lines = [
+        f"{count(len(everything), 'comparison')} of {'paired' if found.paired else 'unpaired'} trials: told is what "
+        f"differs by over {words.share(gates.effect)}, with p < {gates.significance:g} after correction",
+        "",
+    ]
+    if shown:
+        heads = ("condition", "metric", "before", "after", "ratio", "p", "delta", "verdict")
+        lines += [*table([heads, *map(_row, shown)], frozenset({2, 3, 4, 5, 6})), ""]
+    for verdict in Verdict:
+        number = sum(each.verdict is verdict for each in everything)
+        if number:
+            lines.append(f"{verdict}: {number}")
+    for what, conditions in (("before", found.only_before), ("after", found.only_after)):
+        lines += [f"only {what}: {words.condition_of(each)}" for each in conditions[:_SHOWN]]
+        lines += [f"only {what}: {len(conditions) - _SHOWN} more"] if len(conditions) > _SHOWN else []
+    doubts = dict.fromkeys((*found.caveats, *(doubt for each in told for doubt in each.caveats)))
+    lines += [f"caveat: {plain(each.text)} [{each.code}]" for each in doubts]
+    past = words.share(gates.effect if options.threshold is None else options.threshold)
+    lines.append(f"regressions past {past}: {len(regressions) or 'none'}")
+    return lines
+
+
+def _row(found: Difference | FailureDifference) -> tuple[str, ...]:
+    from dutyfree.measure.compare import Difference
+    from dutyfree.measure.report import words
+
+    what, ratio, delta = "failures", "", ""
+    if isinstance(found, Difference):
+        what, ratio, delta = found.metric, words.estimate_of(found.ratio), f"{found.cliffs_delta:+.2f}"
+    before, after = words.value_of(found.before), words.value_of(found.after)
+    return (
+        words.condition_of(found.condition),
+        what,
+        before,
+        after,
+        ratio,
+        f"{found.adjusted_p:.1g}",
+        delta,
+        found.verdict,
+    )

@@ -1,0 +1,189 @@
+"""`dutyfree project`: what latencies come to at the scale of a training run. A projection, and called so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dutyfree.cli.formatting import plain, table
+from dutyfree.cli.measure_extra import measure_extra
+from dutyfree.cli.outcome import ExitCode
+from dutyfree.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dutyfree.measure.project import Latencies, Projection
+    from dutyfree.measure.project.reproduction import Reproduction, Row
+    from dutyfree.measure.stats.estimate import Estimate
+
+_MONEY = ("workers", "price_per_worker_hour", "gpu_price_per_hour", "gpus_waiting")
+
+_COLUMNS = (
+    ("latency", "latency"),
+    ("worker-hours", "worker_hours"),
+    ("hours", "elapsed_hours"),
+    ("workers cost", "worker_cost"),
+    ("GPU-hours idle", "gpu_idle_hours"),
+    ("idle GPUs cost", "gpu_idle_cost"),
+)
+
+
+def register(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "project",
+        help="say what latencies come to in worker-hours and money",
+        description="Project the latency of a trajectory to a training run: worker-hours, time, money, and the money "
+        "of GPUs that wait, each with the uncertainty of the measurement. Latencies come from the results of a study, "
+        "or are given.",
+        epilog="example: dutyfree project results --trajectories 1e6 --steps 150 --workers 500 "
+        "--price-per-worker-hour 0.05 --gpu-price-per-hour 2.5 --gpus-waiting 64",
+    )
+    parser.add_argument("results", nargs="?", type=Path, metavar="DIR", help="results of `dutyfree bench`")
+    parser.add_argument(
+        "--latency",
+        action="append",
+        default=[],
+        type=latency,
+        metavar="NAME=SECONDS",
+        help="instead of results: a trajectory of --steps takes so long (may be repeated)",
+    )
+    parser.add_argument("--paper", action="store_true", help="instead of results: reproduce the paper's Tables 1 and 2")
+    parser.add_argument(
+        "--workload", metavar="NAME", help="of the results (default: the one with the longest trajectory)"
+    )
+    parser.add_argument("--stage", default="cold", metavar="STAGE", help="cold, or warm at this stage (default: cold)")
+    scale = parser.add_argument_group("training run")
+    scale.add_argument("--trajectories", type=whole, default=1_000_000, metavar="N", help="default: 1e6")
+    scale.add_argument("--steps", type=whole, default=150, metavar="N", help="actions of each (default: 150)")
+    scale.add_argument("--workers", type=whole, metavar="N", help="sandboxes at work at the same time")
+    scale.add_argument("--price-per-worker-hour", type=float, metavar="MONEY", help="in any currency")
+    scale.add_argument("--gpu-price-per-hour", type=float, metavar="MONEY", help="in the same")
+    scale.add_argument("--gpus-waiting", type=whole, metavar="N", help="GPUs that wait while rollouts run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(execute=execute)
+
+
+def whole(text: str) -> int:
+    """A whole number, from 1000000 or 1e6: the type of an option."""
+    try:
+        value = float(text)
+        if value != int(value):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 150 or 1e6") from None
+    return int(value)
+
+
+def latency(text: str) -> tuple[str, float]:
+    """A name and seconds, from NAME=SECONDS: the type of an option."""
+    name, equals, seconds = text.rpartition("=")
+    try:
+        if not name or not equals:
+            raise ValueError
+        return name, float(seconds)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name and seconds, such as docker=42.5") from None
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Project and print."""
+    with measure_extra():
+        from dutyfree.measure.project import Scale, project
+        from dutyfree.measure.project.reproduction import reproduce
+    if (options.results is not None) + bool(options.latency) + options.paper != 1:
+        raise InvalidRequest("name one source of latencies", hint="the results of a study, --latency, or --paper")
+    if options.paper:
+        tables = reproduce()
+        print(json.dumps(tables.to_json(), indent=2) if options.json else "\n".join(_paper_lines(tables)))
+        return ExitCode.DONE
+    scale = Scale(options.trajectories, options.steps, **{name: getattr(options, name) for name in _MONEY})
+    projection = project(_latencies(options), scale)
+    if options.json:
+        print(json.dumps(projection.to_json(), indent=2))
+    else:
+        print("\n".join(_lines(projection)))
+    return ExitCode.DONE
+
+
+def _latencies(options: argparse.Namespace) -> Latencies:
+    from dutyfree.measure.design.study import Warmth
+    from dutyfree.measure.project import MeasuredLatencies, StatedLatencies
+    from dutyfree.measure.results.directory import load_results
+
+    if options.latency:
+        return StatedLatencies(dict(options.latency), options.steps)
+    if options.stage not in list(Warmth):
+        raise InvalidRequest(f"there is no stage {options.stage!r}", hint=f"there are: {', '.join(Warmth)}")
+    return MeasuredLatencies(load_results(options.results), options.workload, Warmth(options.stage))
+
+
+def _lines(projection: Projection) -> list[str]:
+    scale = projection.scale
+    lines = [
+        f"projection: {scale.trajectories:,} trajectories of {scale.steps} steps, from {projection.source}",
+        "",
+        *_arms_table(projection),
+        "",
+        "worker-hours by steps and trajectories, fewest first",
+        *_grid_table(projection),
+        "",
+    ]
+    changes = [
+        f"at {each.steps} steps {each.overtakes} overtakes {each.overtaken}"
+        + ("" if each.certain else " (the two are too alike to be sure)")
+        for each in projection.rank_changes
+    ]
+    lines += changes or ["the ranking is the same throughout"]
+    lines += [f"assumed: {each}" for each in projection.assumptions]
+    for arm in projection.arms:
+        lines += [f"caveat: {plain(arm.arm)}: {plain(each.text)} [{each.code}]" for each in arm.caveats]
+    return lines
+
+
+def _arms_table(projection: Projection) -> list[str]:
+    rows = [*projection.arms, *([projection.spread] if projection.spread is not None else [])]
+    kept = [(head, field) for head, field in _COLUMNS if getattr(rows[0], field) is not None]
+    body = [(plain(row.arm), *(_told(getattr(row, field)) for _, field in kept)) for row in rows]
+    return table([("", *(head for head, _ in kept)), *body], frozenset(range(1, len(kept) + 1)))
+
+
+def _grid_table(projection: Projection) -> list[str]:
+    rows = [("steps", "trajectories", "worker-hours")]
+    for point in projection.grid:
+        told = ", ".join(f"{plain(arm)} {hours.value:,.0f}" for arm, hours in point.worker_hours.items())
+        rows.append((str(point.steps), f"{point.trajectories:,}", told))
+    return table(rows, frozenset({0, 1}))
+
+
+def _told(estimate: Estimate) -> str:
+    places = 3 if estimate.unit == "s" else 0 if abs(estimate.value) >= 100 else 1
+    ends = ["?" if end is None else f"{end:,.{places}f}" for end in (estimate.low, estimate.high)]
+    interval = "" if ends == ["?", "?"] else f" ({ends[0]} to {ends[1]})"
+    unit = f" {estimate.unit}" if estimate.unit in ("s", "h") else ""
+    return f"{estimate.value:,.{places}f}{unit}{interval}"
+
+
+def _paper_lines(tables: Reproduction) -> list[str]:
+    def row(each: Row) -> tuple[str, ...]:
+        return (each.words, f"{each.consistent_s:,.3f} s", f"{each.hours:,.0f} h", f"{each.published_hours:,} h")
+
+    heads = ("", "latency", "projected", "published")
+    return [
+        "projection: the paper's tables, one million trajectories of 150 steps",
+        "",
+        "Table 1",
+        *table([heads, *map(row, tables.table_1)], frozenset({1, 2, 3})),
+        "",
+        "Table 2",
+        *table([heads, *map(row, tables.table_2)], frozenset({1, 2, 3})),
+        "",
+        "The paper prints latencies rounded to 0.1 s, which do not give its worker-hours to the hour:",
+        *(
+            f"  {each.latency_s:g} s gives {each.hours_as_printed:,.0f} h; what rounds to it gives "
+            f"{each.least_hours:,.0f} to {each.most_hours:,.0f} h, published {each.published_hours:,} h"
+            for each in tables.table_2
+        ),
+        "Table 2 above starts from latencies that round to the printed ones and give the published worker-hours.",
+    ]

@@ -1,0 +1,220 @@
+"""Studies as TOML files.
+
+::
+
+    name = "cold start"
+    seed = 7
+    time_limit_s = 7200           # no further block begins after that
+    trial_timeout_s = 600
+    evict = ["page-cache"]        # before each cold trial; needs root
+    keep_think_time = false       # of recorded trajectories
+    null = true                   # the instrument's own floor takes part as an arm called "null"
+
+    [resources]                   # for every sandbox alike; "none" for no bound
+    memory_mib = 1024
+    disk_mib = 512
+    cpus = 1.0
+    pids = 1024
+
+    [[arm]]
+    name = "docker-exec"          # the substrate's name, unless there is another one
+    substrate = "docker"
+    options = { path = "exec" }
+    image = "python"
+    max_trials = 30
+    max_length = 50
+
+    [[grid]]
+    trials = 100
+    workloads = ["T0", "T1", "mine.toml"]
+    lengths = [1, 10]
+    stages = ["cold", "dependencies"]
+    concurrency = [1, 4]
+    arms = ["docker-exec"]        # all of them, unless some are named
+
+Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.images.recipes.tables import read_document
+from dutyfree.measure.design import table as tables
+from dutyfree.measure.design.plan import NULL
+from dutyfree.measure.design.study import DEFAULT_RESOURCES, Arm, Grid, Study, Warmth
+from dutyfree.measure.design.table import Table
+from dutyfree.model import Resources
+from dutyfree.model.limits import MIB
+
+EVICTABLE: Final = ("page-cache",)
+NULL_ARM: Final = Arm(NULL, NULL)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:=-]{0,62}")
+
+_UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
+_KEYS: Final = (
+    *("name", "seed", "time_limit_s", "trial_timeout_s", "evict", "keep_think_time"),
+    *("null", "resources", "arm", "grid"),
+)
+
+
+def load_study(path: Path | str) -> Study:
+    """The study in a TOML file. Raises InvalidRequest, which names the file and, if it can, the table and the key."""
+    path = Path(path)
+    return parse_study(read_document(path, "study"), path)
+
+
+def parse_study(document: Mapping[str, Any], path: Path) -> Study:
+    """What the TOML `document` says; `path`, its file, is what paths in it are relative to. Raises as `load_study`."""
+    table = Table(document, str(path))
+    table.allow(
+        "name",
+        "seed",
+        "time_limit_s",
+        "trial_timeout_s",
+        "evict",
+        "keep_think_time",
+        "null",
+        "resources",
+        "arm",
+        "grid",
+    )
+    arms = tuple(_arm(each) for each in table.each("arm"))
+    with_floor = table.given("null", tables.flag, True)
+    grids = tuple(_grid(each, path.parent) for each in table.each("grid"))
+    return table.checked(
+        None,
+        lambda: Study(
+            name=table.given("name", named, path.stem),
+            arms=with_null(arms) if with_floor else arms,
+            grids=grids,
+            seed=table.given("seed", tables.whole, 1),
+            resources=_resources(table.under("resources")),
+            trial_timeout_s=table.given("trial_timeout_s", tables.number, 600.0),
+            time_limit_s=table.given("time_limit_s", tables.unless_none(tables.number), None),
+            evict=table.given("evict", tables.listed(evictable), ()),
+            keep_think_time=table.given("keep_think_time", tables.flag, False),
+        ),
+    )
+
+
+def with_null(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """The arms, and the instrument's own floor, unless it is among them."""
+    return arms if any(arm.substrate == NULL for arm in arms) else (NULL_ARM, *arms)
+
+
+def arm_from_words(words: str) -> Arm:
+    """An arm as flags give it: `docker`, `docker:path=exec,image=python`. Raises InvalidRequest.
+
+    `name`, `image`, `max_trials` and `max_length` are the arm's own, the rest are the substrate's. Without a name it is
+    called after all that is said of it: `docker-exec-python`.
+    """
+    substrate, colon, rest = words.partition(":")
+    options: dict[str, str] = {}
+    for entry in rest.split(",") if colon else ():
+        key, equals, value = entry.partition("=")
+        if not equals or not key.isidentifier() or key in options:
+            raise InvalidRequest(f"{words!r:.80} is not a substrate with options", hint="write NAME:option=value,...")
+        options[key] = value
+    if not substrate:
+        raise InvalidRequest(f"{words!r:.80} names no substrate")
+    name, image = options.pop("name", None), options.pop("image", None)
+    max_trials, max_length = (_positive_word(words, options.pop(key, None)) for key in ("max_trials", "max_length"))
+    said = "-".join([substrate, *options.values(), *([image] if image else [])])
+    return Arm(
+        name=named(name or _UNNAMEABLE.sub("-", said)[:60]),
+        substrate=substrate,
+        options=options,
+        image=image,
+        max_trials=max_trials,
+        max_length=max_length,
+    )
+
+
+def stage(value: Any) -> Warmth:
+    """A stage by its name. Raises InvalidRequest."""
+    try:
+        return Warmth(value)
+    except ValueError:
+        raise InvalidRequest(f"{value!r:.80} is no stage", hint=f"there are: {', '.join(Warmth)}") from None
+
+
+def evictable(value: Any) -> str:
+    """Something that can be evicted before a cold trial. Raises InvalidRequest."""
+    if value not in EVICTABLE:
+        raise InvalidRequest(f"{value!r:.80} cannot be evicted", hint=f"there is: {', '.join(EVICTABLE)}")
+    return str(value)
+
+
+def named(value: Any) -> str:
+    """The name of a study or an arm. Raises InvalidRequest."""
+    if not _NAME.fullmatch(tables.text(value)):
+        raise InvalidRequest(f"{value!r:.80} cannot be a name", hint="use letters, digits, spaces and . _ + : = -")
+    return str(value)
+
+
+def _arm(table: Table) -> Arm:
+    table.allow("name", "substrate", "options", "image", "max_trials", "max_length")
+    substrate = table.required("substrate", tables.text)
+    return Arm(
+        name=table.given("name", named, substrate),
+        substrate=substrate,
+        options=table.given("options", tables.options, {}),
+        image=table.given("image", tables.text, None),
+        max_trials=table.given("max_trials", tables.positive, None),
+        max_length=table.given("max_length", tables.positive, None),
+    )
+
+
+def _grid(table: Table, directory: Path) -> Grid:
+    table.allow("trials", "workloads", "lengths", "stages", "concurrency", "arms")
+    workloads = table.required("workloads", tables.listed(tables.text))
+    return table.checked(
+        None,
+        lambda: Grid(
+            trials=table.required("trials", tables.whole),
+            workloads=tuple(_workload(each, directory) for each in workloads),
+            lengths=table.given("lengths", tables.listed(tables.whole), (1,)),
+            warmths=table.given("stages", tables.listed(stage), (Warmth.COLD,)),
+            concurrencies=table.given("concurrency", tables.listed(tables.whole), (1,)),
+            arms=table.given("arms", tables.listed(tables.text), ()),
+        ),
+    )
+
+
+def _workload(name: str, directory: Path) -> str:
+    """A workload that is a file beside the study, as seen from here; a name is left alone."""
+    beside = directory / name
+    return os.path.relpath(beside) if beside.is_file() else name
+
+
+def _resources(table: Table) -> Resources:
+    table.allow("memory_mib", "disk_mib", "cpus", "pids")
+    default = DEFAULT_RESOURCES
+    return table.checked(
+        None,
+        lambda: Resources(
+            memory_bytes=table.given("memory_mib", _mebibytes, default.memory_bytes),
+            disk_bytes=table.given("disk_mib", _mebibytes, default.disk_bytes),
+            cpus=table.given("cpus", tables.unless_none(tables.number), default.cpus),
+            pids=table.given("pids", tables.unless_none(tables.whole), default.pids),
+        ),
+    )
+
+
+def _mebibytes(value: Any) -> int | None:
+    count = tables.unless_none(tables.number)(value)
+    return None if count is None else int(count * MIB)
+
+
+def _positive_word(words: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise InvalidRequest(f"{words!r:.80}: a positive number is wanted, not {value!r:.80}")
+    return int(value)

@@ -1,0 +1,205 @@
+"""The null substrate: sandboxes that do nothing, in no time, and give whatever observation is expected of them.
+
+What a study measures on it is the instrument's own floor: shown beside the other numbers, and subtracted from none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from types import TracebackType
+from typing import Final, Self
+
+from dutyfree.contract import (
+    DEFAULT_DOWNLOAD_LIMIT_BYTES,
+    DEFAULT_READ_LIMIT_BYTES,
+    ActionStream,
+    Files,
+    Sandbox,
+    Session,
+    SpanListener,
+    Substrate,
+    Terminal,
+)
+from dutyfree.errors import SandboxGone, Unsupported
+from dutyfree.measure.design.plan import NULL
+from dutyfree.measure.workloads.workload import Expectation, ScriptedAction
+from dutyfree.model import (
+    Action,
+    Capability,
+    Chunk,
+    Command,
+    FileInfo,
+    FileKind,
+    Image,
+    Isolation,
+    Observation,
+    SandboxSpec,
+    Timing,
+    Unenforced,
+)
+
+_INSTANT: Final = Timing(NULL, 0, 0, 0)
+_NOTHING: Final = Observation(0, None, b"/", b"", False, False, 1, 0, False, False, False, 0.0, 0, _INSTANT)
+"""Success. The one thing that set-up ever reads is a directory (`workloads.readiness`), so that this is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForetoldAction(Action):
+    """An action that brings its observation with it."""
+
+    observation: Observation = _NOTHING
+
+
+def foretold(trajectory: tuple[ScriptedAction, ...]) -> tuple[ScriptedAction, ...]:
+    """The same trajectory for null sandboxes. Text of which the digest alone is known cannot be foretold: not asked."""
+    return tuple(
+        replace(each, action=_foretold(each.action, each.expect), expect=replace(each.expect, sha256=""))
+        for each in trajectory
+    )
+
+
+def _foretold(action: Action, expect: Expectation) -> ForetoldAction:
+    stdout = "\n".join(expect.contains).encode()
+    seen = replace(_NOTHING, exit_code=expect.exit_code or 0, stdout=stdout, stdout_bytes=len(stdout))
+    return ForetoldAction(
+        action.command, action.cwd, action.env, action.stdin, action.timeout_s, action.output_limit_bytes, seen
+    )
+
+
+class NullSubstrate(Substrate):
+    """Takes every spec, and makes nothing of it."""
+
+    name = NULL
+    isolation = Isolation.NONE
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.FILES, Capability.PRIVATE_FILES})
+
+    async def open(self) -> None:
+        """Nothing has to be ready."""
+
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
+        return NullSandbox(f"{NULL}-{next(self._numbers)}")
+
+    def named_image(self, name: str) -> Image:
+        return Image()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class NullSandbox(Sandbox):
+    """Nothing at all, with an id."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+        self.files = NullFiles()
+        self._alive = True
+
+    @property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        return ()
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    async def run(self, action: Action) -> Observation:
+        if not self._alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        return action.observation if isinstance(action, ForetoldAction) else _NOTHING
+
+    def stream(self, action: Action) -> ActionStream:
+        return NullStream()
+
+    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+        raise Unsupported("a null sandbox has no sessions")
+
+    async def terminal(
+        self,
+        command: Command,
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Terminal:
+        raise Unsupported("a null sandbox has no terminals")
+
+    async def destroy(self) -> None:
+        self._alive = False
+
+
+class NullStream(ActionStream):
+    """An action that is over before it began."""
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        chunks: tuple[Chunk, ...] = ()
+        for chunk in chunks:
+            yield chunk
+
+    async def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+    async def end_input(self) -> None:
+        """There was none."""
+
+    async def signal(self, number: int) -> None:
+        """It has ended."""
+
+    async def kill(self) -> None:
+        """It has ended."""
+
+    async def wait(self) -> Observation:
+        return _NOTHING
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It has ended."""
+
+
+class NullFiles(Files):
+    """Takes everything, keeps nothing, and is empty."""
+
+    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        return b""
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Nothing is kept."""
+
+    async def append(self, path: str, data: bytes) -> None:
+        """Nothing is kept."""
+
+    async def list(self, path: str) -> list[FileInfo]:
+        return []
+
+    async def stat(self, path: str) -> FileInfo:
+        return FileInfo(path, FileKind.FILE, 0o644, 0, 0, 0, 0)
+
+    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
+        """Nothing is kept."""
+
+    async def move(self, source: str, target: str) -> None:
+        """Nothing is kept."""
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Nothing is kept."""
+
+    async def upload(self, local: str | PathLike[str], path: str) -> None:
+        """Nothing is kept."""
+
+    async def download(
+        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+    ) -> None:
+        """There is nothing to give."""

@@ -1,0 +1,94 @@
+"""Reading results, strictly: a file that is damaged, or was written to mislead, is refused with its name and line."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.images.recipes.tables import table as json_object
+from dutyfree.measure.design import table as tables
+from dutyfree.measure.design.study import Study
+from dutyfree.measure.design.table import Table
+from dutyfree.measure.results import layout
+from dutyfree.measure.results.reading import JournalReading
+from dutyfree.measure.results.records import Results
+from dutyfree.measure.results.study_json import study_from_json
+from dutyfree.trace import read_journal
+
+MAX_JSON_BYTES: Final = 16 * 1024 * 1024
+
+
+def load_results(path: Path | str) -> Results:
+    """The results in a directory; trials that were under way when their study was killed are left out.
+
+    Raises InvalidRequest, which names the file and the line, for what is not results of this schema.
+    """
+    path = Path(path)
+    study, facts = read_study(path)
+    host = _read_json(path / layout.HOST)
+    reading = JournalReading(frozenset(arm.name for arm in study.arms))
+    for number, record in journal_records(path):
+        reading.take(number, record)
+    planned: int = facts["planned"]
+    trials = reading.trials()
+    unfinished = len(trials) < planned and reading.stopped is None
+    return Results(
+        study=study,
+        host=host,
+        arms=reading.arms,
+        trials=trials,
+        planned=planned,
+        cut_short="the study is still running, or was killed" if unfinished else reading.stopped or "",
+    )
+
+
+def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
+    """The study of a results directory, and the facts beside it: `planned`, `workloads`. Raises as `load_results`."""
+    file = path / layout.STUDY
+    if not file.exists():
+        raise InvalidRequest(f"{path} holds no results: there is no {layout.STUDY} in it")
+    table = Table(_read_json(file), str(file))
+    if table.content.get("format") != layout.FORMAT:
+        raise InvalidRequest(f"{file} does not describe a study")
+    if table.content.get("schema") != layout.SCHEMA:
+        found = table.content.get("schema")
+        raise InvalidRequest(f"{file} is of schema {found!r:.20}; this reads schema {layout.SCHEMA}")
+    table.allow("format", "schema", "dutyfree", "begun_s", "planned", "workloads", "study")
+    facts = {
+        "planned": table.required("planned", tables.whole),
+        "workloads": table.required("workloads", tables.options),
+    }
+    return study_from_json(table.required("study", json_object), f"{file}, study"), facts
+
+
+def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a results directory's journal, packed or not, each with its line. Raises as `load_results`."""
+    plain, packed = path / layout.JOURNAL, path / layout.PACKED_JOURNAL
+    if not plain.exists() and not packed.exists():
+        raise InvalidRequest(f"{path} has no journal: {layout.JOURNAL} is missing")
+    try:
+        # The journal's header is its first line.
+        yield from enumerate(read_journal(plain if plain.exists() else packed), start=2)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidRequest(f"cannot read the journal in {path}: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
+    if len(data) > MAX_JSON_BYTES:
+        raise InvalidRequest(f"{path} is longer than {MAX_JSON_BYTES} bytes")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{path} is not a JSON object")
+    return value

@@ -1,0 +1,75 @@
+"""The files of a results directory, and what stands in them. docs/reference/results.md tells it to other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dutyfree.measure.design.plan import PlannedTrial
+from dutyfree.measure.results.records import ActionRecord, Trial
+from dutyfree.model import Phase
+
+SCHEMA: Final = 1
+FORMAT: Final = "dutyfree-study"
+STUDY: Final = "study.json"
+HOST: Final = "host.json"
+JOURNAL: Final = "journal.jsonl"
+PACKED_JOURNAL: Final = "journal.jsonl.gz"
+MAX_CAUSE: Final = 2000
+"""Characters of a cause that are kept: whatever a substrate says, a record stays a record."""
+
+
+def begin_record(
+    planned: PlannedTrial, *, sequence: int, late_ns: int, at_s: float, evicted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A trial begins."""
+    condition = planned.condition
+    told: dict[str, Any] = {
+        "kind": "trial",
+        "trial": planned.number,
+        "sequence": sequence,
+        "block": planned.block,
+        "arm": condition.arm,
+        "workload": condition.workload,
+        "length": condition.length,
+        "stage": str(condition.warmth),
+        "concurrency": condition.concurrency,
+        "seed": planned.seed,
+        "late_ns": late_ns,
+        "at_s": round(at_s, 3),
+    }
+    return told | {"evicted": dict(evicted)} if evicted else told
+
+
+def action_record(trial: int, start_ns: int, action: ActionRecord) -> dict[str, Any]:
+    """An action gave its observation; `start_ns` counts from the trial's start."""
+    parts_ns = (action.dispatch_ns, action.execute_ns, action.observe_ns)
+    return {
+        "kind": "action",
+        "trial": trial,
+        "name": action.name,
+        "of": action.kind,
+        "start_ns": start_ns,
+        "parts_ns": parts_ns,
+    }
+
+
+def span_record(trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """A span of a sandbox's life outside of actions; both ends count from the trial's start."""
+    return {"kind": "span", "trial": trial, "phase": phase, "name": name, "start_ns": start_ns, "end_ns": end_ns}
+
+
+def end_record(trial: Trial, sandbox: str) -> dict[str, Any]:
+    """A trial is over; without this record it never was."""
+    return {
+        "kind": "end",
+        "trial": trial.number,
+        "outcome": str(trial.outcome),
+        "wall_ns": trial.wall_ns,
+        "first_observation_ns": trial.first_observation_ns,
+        "by_phase": {str(phase): spent for phase, spent in trial.by_phase.items() if spent},
+        "steps": dict(trial.steps),
+        "failed_phase": None if trial.failed_phase is None else str(trial.failed_phase),
+        "cause": trial.cause[:MAX_CAUSE],
+        "sandbox": sandbox,
+    }

@@ -1,0 +1,213 @@
+"""Writing results as they come: one directory, one writer, and nothing promised that is not on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dutyfree import __version__
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.design.plan import PlannedTrial, plan, size
+from dutyfree.measure.design.study import Study
+from dutyfree.measure.results import layout
+from dutyfree.measure.results.directory import load_results, read_study
+from dutyfree.measure.results.records import ActionRecord, Trial
+from dutyfree.measure.results.study_json import study_as_json
+from dutyfree.model import Phase
+from dutyfree.trace import JournalWriter
+
+_CHANGEABLE = ("time_limit_s",)
+"""What may differ when a study goes on: it decides how much is run, not what."""
+
+LATEST_S = 0.25
+"""An action is in the journal this long after its observation, if not before."""
+_PART = ".dutyfree-part"
+"""Ends the name of a file that is being written; one that is found was left by a process that was killed."""
+
+
+class ResultsWriter:
+    """The results of one study in one directory, while its `with` block lasts.
+
+    A new directory is made; one with results in it is gone on with if `resume` says so. Entering raises InvalidRequest
+    for a directory that holds anything else, another study, the same one with other workloads, or one that was measured
+    on another machine; CapacityError while another process writes to it; OSError for what the file system refuses.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        study: Study,
+        *,
+        host: Mapping[str, Any],
+        workloads: Mapping[str, str],
+        resume: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.study = study
+        self.earlier: tuple[Trial, ...] = ()
+        """Trials that an earlier run has finished."""
+        self._host = dict(host)
+        self._workloads = dict(workloads)
+        self._resume = resume
+        self._journal: JournalWriter | None = None
+        self._sequence = 0
+        self._pending: list[tuple[int, int, ActionRecord]] = []
+        self._due_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._check_directory()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._journal = JournalWriter(self.path / layout.JOURNAL)
+        try:
+            if (self.path / layout.STUDY).exists():
+                self._go_on()
+            else:
+                self._begin()
+        except BaseException:
+            self._journal.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Numbers of the trials that need not be run any more."""
+        return frozenset(trial.number for trial in self.earlier)
+
+    def next_sequence(self) -> int:
+        """The place of the trial that begins now, in the order in which trials are really run."""
+        self._sequence += 1
+        return self._sequence - 1
+
+    def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
+        """A trial begins."""
+        at_s = time.time()
+        self._append(layout.begin_record(planned, sequence=sequence, late_ns=late_ns, at_s=at_s, evicted=evicted))
+
+    def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
+        """An action of a trial gave its observation; in the journal within `LATEST_S`, or with the next record.
+
+        To write each one at once would cost a trial more than an action of the null substrate takes.
+        """
+        self._pending.append((trial, start_ns, action))
+        if time.monotonic() >= self._due_s:
+            self._flush()
+
+    def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
+        """A span of a trial's sandbox ended."""
+        self._append(layout.span_record(trial, phase, name, start_ns, end_ns))
+
+    def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
+        """A trial is over; with `sync`, it is on the disk when this returns, and all before it."""
+        self._append(layout.end_record(trial, sandbox), sync=sync)
+
+    def sync(self) -> None:
+        """Return when all that was told is on the disk."""
+        self._flush(sync=True)
+
+    def arm(self, name: str, facts: Mapping[str, Any]) -> None:
+        """What is known of an arm; the last word on it holds."""
+        self._append({"kind": "arm", "arm": name, "facts": dict(facts)})
+
+    def wave(self, block: int, arm: str, *, rate_per_s: float, service_ns: int, basis: str) -> None:
+        """Arrivals begin: how many per second, and the service time that this rate was made from."""
+        told = {"kind": "wave", "block": block, "arm": arm, "rate_per_s": rate_per_s, "service_ns": service_ns}
+        self._append(told | {"basis": basis}, sync=True)
+
+    def stop(self, reason: str) -> None:
+        """The study ends here; `reason` is empty if nothing was left to do."""
+        self._append({"kind": "stop", "at_s": round(time.time(), 3), "reason": reason}, sync=True)
+
+    def _append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
+        assert self._journal is not None, "the writer is used in its `with` block"
+        self._flush()
+        self._journal.append(record, sync=sync)
+
+    def _flush(self, *, sync: bool = False) -> None:
+        assert self._journal is not None, "the writer is used in its `with` block"
+        self._journal.extend((layout.action_record(*each) for each in self._pending), sync=sync)
+        self._pending.clear()
+        self._due_s = time.monotonic() + LATEST_S
+
+    def _check_directory(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidRequest(f"{self.path} is not a directory")
+        names = {each.name for each in self.path.iterdir()} if self.path.exists() else set()
+        found = {name for name in names if not name.endswith(_PART)}
+        if layout.STUDY in found:
+            if not self._resume:
+                raise InvalidRequest(
+                    f"{self.path} holds results already", hint="go on with them (--resume), or name another directory"
+                )
+            if layout.JOURNAL not in found and layout.PACKED_JOURNAL in found:
+                raise InvalidRequest(
+                    f"{self.path} is packed", hint=f"unpack {layout.PACKED_JOURNAL} with gunzip to go on with it"
+                )
+        elif strangers := sorted(found - {layout.HOST, layout.JOURNAL}):
+            raise InvalidRequest(f"{self.path} holds something else: {strangers[0]!r}", hint="name another directory")
+        elif self._resume:
+            raise InvalidRequest(f"{self.path} holds no results to go on with", hint="leave out --resume")
+
+    def _begin(self) -> None:
+        _publish(self.path / layout.HOST, self._host)
+        # Last: a directory holds results as soon as, and only if, this file is in it.
+        _publish(
+            self.path / layout.STUDY,
+            {
+                "format": layout.FORMAT,
+                "schema": layout.SCHEMA,
+                "dutyfree": __version__,
+                "begun_s": round(time.time(), 3),
+                "planned": size(plan(self.study)),
+                "workloads": self._workloads,
+                "study": study_as_json(self.study),
+            },
+        )
+        self._append({"kind": "run", "at_s": round(time.time(), 3), "resumed": False}, sync=True)
+
+    def _go_on(self) -> None:
+        kept, facts = read_study(self.path)
+        for name, ours in study_as_json(self.study).items():
+            if name not in _CHANGEABLE and ours != study_as_json(kept)[name]:
+                raise InvalidRequest(
+                    f"{self.path} holds another study: its {name} differs", hint="name another directory"
+                )
+        for name, fingerprint in self._workloads.items():
+            if facts["workloads"].get(name) != fingerprint:
+                raise InvalidRequest(f"the workload {name!r} has changed since {self.path} was begun")
+        results = load_results(self.path)
+        for name, value in self._host.items():
+            if results.host.get(name) != value:
+                raise InvalidRequest(
+                    f"{self.path} was measured elsewhere: {name} was {results.host.get(name)!r}, and is {value!r}",
+                    hint="numbers of two machines do not mix: name another directory",
+                )
+        self.earlier = results.trials
+        self._sequence = 1 + max((trial.sequence for trial in results.trials), default=-1)
+        self._append({"kind": "run", "at_s": round(time.time(), 3), "resumed": True}, sync=True)
+
+
+def _publish(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file that is there whole or not at all."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", suffix=_PART, delete=False) as file:
+        try:
+            json.dump(content, file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise

@@ -1,0 +1,101 @@
+"""The arms of a study, opened once for all of its trials."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dutyfree.contract import Substrate
+from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateUnavailable
+from dutyfree.measure.design.plan import NULL
+from dutyfree.measure.design.study import Arm
+from dutyfree.measure.null import NullSubstrate
+from dutyfree.model import Image
+from dutyfree.substrates import registry
+from dutyfree.substrates.guarded import GuardedSubstrate
+from dutyfree.substrates.guarded.substrate import DESTROY_TIMEOUT_S
+
+OPEN_TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArm:
+    """An arm whose substrate is open."""
+
+    arm: Arm
+    substrate: GuardedSubstrate
+    image: Image
+    facts: Mapping[str, Any]
+    """JSON values: isolation, capabilities, "emulated", the engine's version where the substrate tells it."""
+    destroy_timeout_s: float = DESTROY_TIMEOUT_S
+
+    async def close(self) -> str:
+        """Let go of the substrate, in bounded time. What went wrong, in words; empty if nothing did."""
+        task = asyncio.ensure_future(self.substrate.close())
+        done, _ = await asyncio.wait({task}, timeout=3 * self.destroy_timeout_s)
+        if not done:
+            task.cancel()
+            return "it did not close in time"
+        error = None if task.cancelled() else task.exception()
+        return "" if error is None else f"{type(error).__name__}: {error}"[:500]
+
+
+def load_substrate(arm: Arm) -> Substrate:
+    """The arm's substrate, not open. Raises as the registry does."""
+    if arm.substrate == NULL:
+        return NullSubstrate()
+    return registry.load(arm.substrate, **registry.parse_options(f"{k}={v}" for k, v in arm.options.items()))
+
+
+def check_arms(arms: Iterable[Arm]) -> None:
+    """Raise InvalidRequest for a substrate or an option that there is not; whether one works here is not asked."""
+    for arm in arms:
+        with contextlib.suppress(InfraFailed):
+            load_substrate(arm)
+
+
+async def open_arm(
+    arm: Arm,
+    *,
+    timeout_s: float = OPEN_TIMEOUT_S,
+    destroy_timeout_s: float = DESTROY_TIMEOUT_S,
+    load: Callable[[Arm], Substrate] = load_substrate,
+) -> OpenArm:
+    """The arm, open. Raises InvalidRequest for a substrate, an option or an image that there is not.
+
+    Whatever else keeps a substrate from opening, time included, is SubstrateUnavailable, and nothing of it is left.
+    """
+    substrate = GuardedSubstrate(load(arm), destroy_timeout_s=destroy_timeout_s)
+    opened = False
+    task = asyncio.ensure_future(substrate.open())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        if not done:
+            raise SubstrateUnavailable(f"{arm.substrate} did not open within {timeout_s:g} s")
+        task.result()
+        image = Image() if arm.image is None else substrate.named_image(arm.image)
+        ready = OpenArm(arm, substrate, image, _facts(substrate), destroy_timeout_s)
+        opened = True
+    except DutyfreeError:
+        raise
+    except Exception as error:
+        raise SubstrateUnavailable(f"{arm.substrate} cannot be opened: {type(error).__name__}: {error}") from error
+    finally:
+        if not opened:
+            task.cancel()
+            await OpenArm(arm, substrate, Image(), {}, destroy_timeout_s).close()
+    return ready
+
+
+def _facts(substrate: GuardedSubstrate) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "substrate": substrate.name,
+        "isolation": substrate.isolation.label,
+        "capabilities": sorted(str(each) for each in substrate.capabilities),
+        "emulated": substrate.emulated,
+    }
+    version = getattr(substrate.inner, "version", "")
+    return facts | ({"version": version[:200]} if isinstance(version, str) and version else {})

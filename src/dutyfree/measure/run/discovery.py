@@ -1,0 +1,77 @@
+"""Which substrates of this machine can be measured as they are, found out by trying, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dutyfree.errors import DutyfreeError
+from dutyfree.measure.design.file import arm_from_words
+from dutyfree.measure.design.study import DEFAULT_RESOURCES, Arm
+from dutyfree.measure.run.arms import open_arm
+from dutyfree.model import Action, SandboxSpec
+from dutyfree.substrates import registry
+
+ALWAYS: Final = ("process", "cell")
+PATHS: Final = {"docker": ("docker", "docker:path=exec")}
+"""Substrates of which both ways in are worth a look."""
+_NOT_MEASURED: Final = ("fake",)
+PROBE_S: Final = 10.0
+_TOOLS: Final = "git --version && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
+
+
+@dataclass(slots=True)
+class Found:
+    """The arms that can be tried."""
+
+    arms: list[Arm] = field(default_factory=list)
+    able: list[str] = field(default_factory=list)
+    """Those whose sandboxes have git and Python."""
+
+
+async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float = PROBE_S) -> Found:
+    """`process` and `cell`, and every engine in which a command can be run at once, without an image being named.
+
+    `on_skipped` is told of each substrate that is left out, and why.
+    """
+    others = [name for name in registry.names() if name not in (*ALWAYS, *_NOT_MEASURED)]
+    words = [*ALWAYS, *(word for name in others for word in PATHS.get(name, (name,)))]
+    arms = [arm_from_words(word) for word in words]
+    # One after the other would add up what each of them takes to say no; nothing is being measured yet.
+    answers = await asyncio.gather(*(_probe(arm, within_s) for arm in arms))
+    found = Found()
+    for arm, (works, has_tools, problem) in zip(arms, answers, strict=True):
+        if works or arm.substrate in ALWAYS:
+            found.arms.append(arm)
+            found.able += [arm.name] if has_tools else []
+        if not works:
+            on_skipped(arm.name, problem)
+    return found
+
+
+async def _probe(arm: Arm, within_s: float) -> tuple[bool, bool, str]:
+    """Whether a sandbox of it runs a command, whether it has the tools, and otherwise what is wrong."""
+    task = asyncio.get_running_loop().create_task(_try(arm, within_s))
+    done, _ = await asyncio.wait({task}, timeout=within_s)
+    if not done:
+        task.cancel()
+        await asyncio.wait({task}, timeout=within_s)
+        return False, False, f"it did not run a command within {within_s:g} s"
+    try:
+        return True, task.result(), ""
+    except DutyfreeError as error:
+        return False, False, error.message
+    except Exception as error:
+        return False, False, f"{type(error).__name__}: {error}"
+
+
+async def _try(arm: Arm, within_s: float) -> bool:
+    opened = await open_arm(arm, timeout_s=within_s, destroy_timeout_s=within_s)
+    try:
+        sandbox = await opened.substrate.create(SandboxSpec(resources=DEFAULT_RESOURCES, image=opened.image))
+        async with sandbox:
+            return (await sandbox.run(Action(_TOOLS, timeout_s=within_s))).ok
+    finally:
+        await opened.close()

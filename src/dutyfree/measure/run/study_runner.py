@@ -1,0 +1,269 @@
+"""Running a study: its arms opened once, its blocks one after the other, every trial journaled as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dutyfree.contract import Substrate
+from dutyfree.errors import DutyfreeError, InvalidRequest
+from dutyfree.measure.design.plan import PlannedTrial, plan, remaining, size
+from dutyfree.measure.design.study import Arm, Condition, Warmth
+from dutyfree.measure.results.records import Trial, TrialOutcome
+from dutyfree.measure.results.writer import ResultsWriter
+from dutyfree.measure.run.arms import OPEN_TIMEOUT_S, OpenArm, load_substrate, open_arm
+from dutyfree.measure.run.cold import PageCache, SeenSandboxes
+from dutyfree.measure.run.pace import Pace
+from dutyfree.measure.run.trial import Attempt, Job, TrialLog
+from dutyfree.measure.run.wave import Arrival, ServiceTimes, Unrecorded, run_wave
+from dutyfree.measure.workloads.drawing import draw
+from dutyfree.measure.workloads.workload import Workload
+from dutyfree.substrates.guarded.substrate import DESTROY_TIMEOUT_S
+
+TIME_LIMIT: Final = "the time limit was reached"
+INTERRUPTED: Final = "it was interrupted"
+CALIBRATION_TRIALS: Final = 3
+MAX_RATE_PER_S: Final = 200.0
+"""Arrivals that the instrument itself can keep up with; what would take more to be c at once is offered less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a study is."""
+
+    done: int
+    planned: int
+    failed: int
+    condition: Condition | None
+    """What is being tried."""
+    left_s: float | None
+    """How long it will still take; None while nothing is known."""
+
+
+class StudyRunner:
+    """Carries out what is left of a study. `stop` may be called at any time: the trials under way are then given up."""
+
+    def __init__(
+        self,
+        writer: ResultsWriter,
+        workloads: Mapping[str, Workload],
+        *,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        load: Callable[[Arm], Substrate] = load_substrate,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        destroy_timeout_s: float = DESTROY_TIMEOUT_S,
+    ) -> None:
+        self._study = writer.study
+        self._writer = writer
+        self._workloads = workloads
+        self._on_progress = on_progress
+        self._load = load
+        self._open_timeout_s = open_timeout_s
+        self._destroy_timeout_s = destroy_timeout_s
+        self._arms: dict[str, OpenArm] = {}
+        self._unavailable: dict[str, str] = {}
+        self._seen = SeenSandboxes()
+        self._service = ServiceTimes(writer.earlier)
+        self._page_cache: PageCache | None = None
+        self._stopped = ""
+        self._under_way: asyncio.Task[None] | None = None
+        self._planned = plan(self._study)
+        self._left = remaining(self._planned, writer.done)
+        self._pace = Pace(trial.condition for block in self._left for trial in block.trials)
+        self._done = len(writer.done)
+        self._failed = sum(not trial.completed for trial in writer.earlier)
+        self._end_s = float("inf")
+        self._token = secrets.token_hex(6)
+        self._marks = 0
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    @property
+    def unavailable(self) -> Mapping[str, str]:
+        """Arms that could not be opened, and why."""
+        return self._unavailable
+
+    def stop(self, reason: str = INTERRUPTED) -> None:
+        """Give up what is under way, and end."""
+        self._stopped = self._stopped or reason
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    async def run(self) -> str:
+        """Run the study to its end, its time limit, or `stop`. Why it ended before its time; empty if it did not.
+
+        An arm that cannot be opened is told of in the results, and the others go on. Raises InvalidRequest for an arm
+        that is described wrongly, and for an eviction that cannot be done here: before anything is measured.
+        """
+        if self._study.time_limit_s is not None:
+            self._end_s = time.monotonic() + self._study.time_limit_s
+        try:
+            await self._until_stopped(self._open())
+            # What is there by now stays: it need not be looked at whenever garbage is collected during a trial.
+            gc.collect()
+            gc.freeze()
+            await self._until_stopped(self._blocks())
+            self._writer.stop(self._stopped)
+        finally:
+            gc.unfreeze()
+            await self._close()
+        return self._stopped
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, unless and until the study is stopped. A caller's own cancellation ends it, too."""
+        if self._stopped:
+            work.close()
+            return
+        self._under_way = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.shield(self._under_way)
+        except asyncio.CancelledError:
+            if not self._under_way.done():
+                self._under_way.cancel()
+                await asyncio.wait({self._under_way})
+            if not self._stopped:
+                raise
+        finally:
+            self._under_way = None
+
+    async def _open(self) -> None:
+        if self._study.evict:
+            self._page_cache = await asyncio.to_thread(PageCache, self._writer.path)
+        wanted = {trial.condition.arm for block in self._left for trial in block.trials}
+        for arm in self._study.arms:
+            if arm.name not in wanted:
+                continue
+            try:
+                opened = await open_arm(
+                    arm, timeout_s=self._open_timeout_s, destroy_timeout_s=self._destroy_timeout_s, load=self._load
+                )
+            except InvalidRequest:
+                raise
+            except DutyfreeError as error:
+                self._unavailable[arm.name] = error.message
+                self._writer.arm(arm.name, {"unavailable": error.message, "hint": error.hint})
+            else:
+                self._arms[arm.name] = opened
+                self._learn(arm.name, opened.facts)
+
+    async def _close(self) -> None:
+        """Close every arm; also on the way out of an error, so that nothing here raises."""
+        for name, arm in self._arms.items():
+            problem = await arm.close()
+            if problem:
+                self._learn(name, {"not closed": problem})
+        if self._page_cache is not None:
+            self._page_cache.close()
+
+    async def _blocks(self) -> None:
+        for block in self._left:
+            if time.monotonic() >= self._end_s:
+                self._stopped = TIME_LIMIT
+                return
+            for turn in block.turns():
+                condition = turn[0].condition
+                if condition.arm in self._arms:
+                    self._tell(condition)
+                    await (self._alone(turn[0]) if condition.concurrency == 1 else self._together(turn))
+                else:
+                    for planned in turn:
+                        self._pace.drop(planned.condition)
+
+    async def _alone(self, planned: PlannedTrial) -> None:
+        start_s = time.monotonic()
+        attempt = self._attempt(planned, self._writer)
+        evicted = await self._evict(attempt, planned.condition)
+        try:
+            await attempt.prepare()
+            trial = await attempt.measure(self._writer.next_sequence(), evicted=evicted)
+        finally:
+            await attempt.discard()
+        self._service.note(trial)
+        self._record(trial, attempt, time.monotonic() - start_s, sync=True)
+
+    async def _together(self, turn: tuple[PlannedTrial, ...]) -> None:
+        start_s = time.monotonic()
+        first, arm = turn[0], turn[0].condition.arm
+        attempts = [self._attempt(planned, self._writer) for planned in turn]
+        found = self._service.mean_ns(first.condition)
+        basis = "" if found is None else f"{found[1]} trials at concurrency 1"
+        if found is None:
+            found, basis = await self._calibrated(first)
+        service_ns, _ = found
+        for attempt in attempts if not service_ns else ():
+            attempt.fail(TrialOutcome.INFRA_FAILED, None, f"no arrival rate: {basis}")
+        rate_per_s = min(MAX_RATE_PER_S, first.condition.concurrency * 1e9 / max(service_ns, 1))
+        self._writer.wave(first.block, arm, rate_per_s=rate_per_s, service_ns=service_ns, basis=basis)
+        evicted = await self._evict(attempts[0], first.condition)
+
+        def on_trial(trial: Trial, attempt: Attempt) -> None:
+            # To wait for the disk here would make all others wait that are under way.
+            self._record(trial, attempt, (time.monotonic() - start_s) / len(turn), sync=False)
+
+        wave = [Arrival(planned, attempt) for planned, attempt in zip(turn, attempts, strict=True)]
+        await run_wave(wave, rate_per_s, self._writer, self._writer.next_sequence, on_trial, evicted)
+        self._writer.sync()
+
+    async def _calibrated(self, planned: PlannedTrial) -> tuple[tuple[int, int], str]:
+        """The mean service time of a few trials that are no part of the results, and how it was come by."""
+        walls_ns: list[int] = []
+        cause = ""
+        for _ in range(CALIBRATION_TRIALS):
+            attempt = self._attempt(planned, Unrecorded())
+            try:
+                await attempt.prepare()
+                trial = await attempt.measure(0)
+            finally:
+                await attempt.discard()
+            if trial.completed:
+                walls_ns.append(trial.wall_ns)
+            else:
+                cause = trial.cause
+        if not walls_ns:
+            return (0, 0), f"no calibration trial completed: {cause}"
+        return (sum(walls_ns) // len(walls_ns), len(walls_ns)), f"{len(walls_ns)} calibration trials"
+
+    def _attempt(self, planned: PlannedTrial, log: TrialLog) -> Attempt:
+        condition = planned.condition
+        workload = self._workloads[condition.workload]
+        trajectory = draw(workload, condition.length, planned.seed)
+        self._marks += 1
+        mark = f"{self._token}-{self._marks}"
+        job = Job(planned, self._study, self._arms[condition.arm], workload, trajectory, mark)
+        return Attempt(job, log, self._seen)
+
+    async def _evict(self, attempt: Attempt, condition: Condition) -> Mapping[str, Any]:
+        if self._page_cache is None or condition.warmth is not Warmth.COLD:
+            return {}
+        try:
+            return await asyncio.to_thread(self._page_cache.evict)
+        except InvalidRequest as error:
+            attempt.fail(TrialOutcome.NOT_COLD, None, error.message)
+            return {}
+
+    def _record(self, trial: Trial, attempt: Attempt, took_s: float, *, sync: bool) -> None:
+        self._writer.end(trial, sandbox=attempt.sandbox_id, sync=sync)
+        self._done += 1
+        self._failed += not trial.completed
+        self._pace.note(trial.condition, took_s)
+        self._note_limits(trial.condition.arm, attempt)
+        self._tell(trial.condition)
+
+    def _note_limits(self, name: str, attempt: Attempt) -> None:
+        """What an arm's sandboxes do not enforce is known with the first of them."""
+        if "unenforced" not in self._facts[name] and attempt.unenforced is not None:
+            self._learn(name, {"unenforced": attempt.unenforced})
+
+    def _learn(self, name: str, facts: Mapping[str, Any]) -> None:
+        self._facts[name] = {**self._facts.get(name, {}), **facts}
+        self._writer.arm(name, self._facts[name])
+
+    def _tell(self, condition: Condition | None) -> None:
+        left_s = self._pace.left_s()
+        if left_s is not None:
+            left_s = min(left_s, max(0.0, self._end_s - time.monotonic()))
+        self._on_progress(Progress(self._done, size(self._planned), self._failed, condition, left_s))

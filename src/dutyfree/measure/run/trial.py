@@ -1,0 +1,332 @@
+"""One trial, through the contract that users call. Whatever a substrate does, what comes of it is a typed outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import CallerError, DutyfreeError, SandboxGone, SubstrateFailed
+from dutyfree.measure.design.plan import NULL, PlannedTrial
+from dutyfree.measure.design.study import Study, Warmth
+from dutyfree.measure.null import foretold
+from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
+from dutyfree.measure.run import cold
+from dutyfree.measure.run.arms import OpenArm
+from dutyfree.measure.run.stopwatch import Stopwatch
+from dutyfree.measure.workloads.readiness import make_ready, network_of
+from dutyfree.measure.workloads.workload import ScriptedAction, Workload
+from dutyfree.model import Capability, Phase, SandboxSpec, Span, Stage
+from dutyfree.model.recipe import LADDER
+from dutyfree.trace import account
+
+GRACE_S: Final = 5.0
+"""How long work that was cancelled may take to end, beyond what a destruction may take; then it is left behind."""
+_CREATION: Final = (Phase.QUEUE, Phase.PLACE, Phase.CREATE, Phase.READY)
+"""What a substrate may tell of while it creates."""
+_ACTING: Final = (Phase.SETUP, Phase.DISPATCH, Phase.EXECUTE)
+
+
+class TrialLog(Protocol):
+    """Where a trial is told of as it happens."""
+
+    def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
+        """It begins."""
+
+    def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
+        """An action gave its observation."""
+
+    def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
+        """What else its time went into."""
+
+    def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
+        """It is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that decides what a trial does."""
+
+    planned: PlannedTrial
+    study: Study
+    arm: OpenArm
+    workload: Workload
+    trajectory: tuple[ScriptedAction, ...]
+    mark: str
+    """What this trial leaves behind, and no other does."""
+
+
+class Unfaithful(Exception):
+    """An action did not give what was expected of it."""
+
+
+class Attempt:
+    """`prepare` does what comes before the clock starts; `measure` gives the trial. Neither raises, unless cancelled.
+
+    After either of them, `discard` leaves nothing; `measure` does so by itself.
+    """
+
+    def __init__(self, job: Job, log: TrialLog, seen: cold.SeenSandboxes) -> None:
+        self._job = job
+        self._log = log
+        self._seen = seen
+        self._watch = Stopwatch()
+        self._sandbox: Sandbox | None = None
+        self._is_over = False
+        self._phase = Phase.CREATE
+        self._actions: list[ActionRecord] = []
+        self._first_observation_ns: int | None = None
+        self._failure: tuple[TrialOutcome, Phase | None, str] | None = None
+        done, self._to_do = split_stages(job.workload.stages, job.planned.condition.warmth)
+        self._done_before = done
+        is_null = job.arm.arm.substrate == NULL
+        self._trajectory = foretold(job.trajectory) if is_null else job.trajectory
+        think_s = sum(each.think_s for each in job.trajectory) if job.study.keep_think_time else 0.0
+        self._timeout_s = job.study.trial_timeout_s + think_s
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known already that this will not complete."""
+        return self._failure is not None
+
+    def fail(self, outcome: TrialOutcome, phase: Phase | None, cause: str) -> None:
+        """This is how it ends; what goes wrong after that is only told."""
+        if self._failure is None:
+            self._failure = (outcome, phase, cause)
+        else:
+            first_outcome, first_phase, first_cause = self._failure
+            self._failure = (first_outcome, first_phase, f"{first_cause}; and then: {cause}")
+
+    async def prepare(self) -> None:
+        """Make the sandbox of a warm trial, and do the stages that it is warm at. Not timed."""
+        if self._job.planned.condition.warmth is not Warmth.COLD:
+            await self._bounded(self._warm_up())
+
+    async def measure(self, sequence: int, *, late_ns: int = 0, evicted: Mapping[str, Any] | None = None) -> Trial:
+        """Run it to its end, the sandbox's destruction, and tell the log all of it but the end."""
+        self._log.begin(self._job.planned, sequence=sequence, late_ns=late_ns, evicted=evicted or {})
+        try:
+            if self._failure is None:
+                await self._bounded(self._live())
+            if self._failure is None:
+                await self._bounded(self._prove_newness())
+            await self._destroy()
+        except asyncio.CancelledError:
+            await self.discard()
+            raise
+        return self._result(sequence, late_ns)
+
+    async def discard(self) -> None:
+        """Destroy the sandbox if there is one; what goes wrong meanwhile is nobody's trial."""
+        if self._sandbox is not None and not self._is_over:
+            self._is_over = True
+            await asyncio.wait({asyncio.ensure_future(_quietly(self._sandbox.destroy()))})
+
+    @property
+    def unenforced(self) -> list[str] | None:
+        """The bounds and walls that its sandbox did not have; None where there was no sandbox that could tell."""
+        try:
+            return None if self._sandbox is None else [str(each.what) for each in self._sandbox.unenforced]
+        except Exception:
+            return None
+
+    @property
+    def sandbox_id(self) -> str:
+        """The sandbox's name; empty where there was none."""
+        return "" if self._sandbox is None else str(self._sandbox.id)
+
+    async def _warm_up(self) -> None:
+        self._sandbox = await self._new_sandbox()
+        self._phase = Phase.SETUP
+        await make_ready(self._sandbox, self._done_before)
+
+    async def _live(self) -> None:
+        """All but the destruction, timed. What bounds it, and what comes between, is no part of the trial."""
+        self._watch.go()
+        try:
+            if self._sandbox is None:
+                with self._watch.phase(Phase.CREATE, told=_CREATION):
+                    self._sandbox = await self._new_sandbox()
+            if self._to_do:
+                self._phase = Phase.SETUP
+                with self._watch.phase(Phase.SETUP):
+                    await make_ready(self._sandbox, self._to_do)
+            self._phase = Phase.DISPATCH
+            await self._act(self._sandbox)
+        finally:
+            self._watch.stop()
+
+    async def _new_sandbox(self) -> Sandbox:
+        arm, network = self._job.arm, network_of(self._job.workload.stages)
+        spec = SandboxSpec(resources=self._job.study.resources, network=network, image=arm.image)
+        return await arm.substrate.create(spec, self._watch.hear)
+
+    async def _act(self, sandbox: Sandbox) -> None:
+        run, now_ns = sandbox.run, self._watch.now_ns
+        number, keep_think_time = self._job.planned.number, self._job.study.keep_think_time
+        spans, actions, tell = self._watch.spans, self._actions, self._log.action
+        for scripted in self._trajectory:
+            if keep_think_time and scripted.think_s > 0:
+                self._watch.stop()
+                await asyncio.sleep(scripted.think_s)
+                self._watch.go()
+            start_ns = now_ns()
+            try:
+                seen = await run(scripted.action)
+                end_ns = now_ns()
+                if self._is_over:  # cancelled long ago, and the substrate went on: of this nothing may be told any more
+                    return
+                execute_ns = seen.timing.execute_ns
+                tax_ns = end_ns - start_ns - execute_ns
+                if type(execute_ns) is not int or execute_ns < 0 or tax_ns < 0:
+                    raise SubstrateFailed(f"{execute_ns} ns of execution in {end_ns - start_ns} ns cannot be")
+            except BaseException as error:
+                spans.append(Span(Phase.DISPATCH, start_ns, now_ns()))
+                error.add_note(f"action {scripted.name!r}")
+                raise
+            # The guest's clock cannot be laid over this one: what is not execution is split evenly (`model.Timing`).
+            begun_ns = start_ns + tax_ns // 2
+            ended_ns = begun_ns + execute_ns
+            record = ActionRecord(scripted.name, scripted.kind, begun_ns - start_ns, execute_ns, end_ns - ended_ns)
+            actions.append(record)
+            spans.append(Span(Phase.DISPATCH, start_ns, begun_ns))
+            spans.append(Span(Phase.EXECUTE, begun_ns, ended_ns))
+            spans.append(Span(Phase.OBSERVE, ended_ns, end_ns))
+            tell(number, start_ns, record)
+            if self._first_observation_ns is None:
+                self._first_observation_ns = end_ns
+            if wrong := scripted.expect.mismatch(seen):
+                self._phase = Phase.EXECUTE
+                raise Unfaithful(f"{scripted.name}: {wrong}")
+
+    async def _prove_newness(self) -> None:
+        """Find nothing of earlier trials, and leave something for later ones to find."""
+        assert self._sandbox is not None
+        arm = self._job.arm
+        problem = self._seen.problem(arm.arm.name, self.sandbox_id)
+        if not problem and arm.arm.substrate != NULL:
+            is_private = Capability.PRIVATE_FILES in arm.substrate.capabilities
+            seen = await self._sandbox.run(cold.canary_action(self._job.mark, private=is_private))
+            problem = cold.canary_problem(seen, self._job.mark)
+        if problem:
+            self.fail(TrialOutcome.NOT_COLD, None, problem)
+
+    async def _destroy(self) -> None:
+        sandbox, self._is_over = self._sandbox, True
+        if sandbox is None:
+            return
+        self._watch.go()
+        try:
+            with self._watch.phase(Phase.DESTROY, told=(Phase.DESTROY,)):
+                await sandbox.destroy()  # ends in bounded time: it is guarded
+            if getattr(sandbox, "inner", sandbox).alive:
+                raise SubstrateFailed(f"sandbox {sandbox.id} is alive after its destruction")
+        except Exception as error:
+            self.fail(TrialOutcome.INFRA_FAILED, Phase.DESTROY, described(error))
+        finally:
+            self._watch.stop()
+
+    async def _bounded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work for as long as a trial may take. What it raises is the trial's failure.
+
+        A task of its own, which is waited for and not awaited: one that ignores its cancellation is left behind.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        grace_s = self._job.arm.destroy_timeout_s + GRACE_S
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task}, timeout=grace_s)
+            raise
+        if not done:
+            phase = self._phase
+            task.cancel()
+            await asyncio.wait({task}, timeout=grace_s)
+            self.fail(TrialOutcome.TIMED_OUT, phase, f"it was not over after {self._timeout_s:g} s")
+        if not task.done():
+            task.add_done_callback(_retrieve)
+        elif task.cancelled():
+            if done:
+                self.fail(TrialOutcome.INFRA_FAILED, self._phase, "CancelledError: the substrate cancelled the call")
+        elif (error := task.exception()) is not None and done:
+            self.fail(self._outcome_of(error), self._phase, described(error))
+
+    def _outcome_of(self, error: BaseException) -> TrialOutcome:
+        """Whose fault it is: what a workload asks for and does not get is no failure of the machinery."""
+        is_callers = isinstance(error, CallerError) and not isinstance(error, SandboxGone)
+        if isinstance(error, Unfaithful) or (is_callers and self._phase in _ACTING):
+            return TrialOutcome.UNFAITHFUL
+        return TrialOutcome.INFRA_FAILED
+
+    def _result(self, sequence: int, late_ns: int) -> Trial:
+        wall_ns = self._watch.now_ns()
+        outcome, failed_phase, cause = self._failure or (TrialOutcome.COMPLETED, None, "")
+        planned, steps = self._job.planned, dict[str, int]()
+        for span in self._watch.spans:
+            if span.phase in (Phase.DISPATCH, Phase.EXECUTE, Phase.OBSERVE):
+                continue
+            self._log.span(planned.number, span.phase, span.name, span.start_ns, span.end_ns)
+            if span.name:
+                step = f"{span.phase}/{span.name}"
+                steps[step] = steps.get(step, 0) + span.end_ns - span.start_ns
+        return Trial(
+            number=planned.number,
+            sequence=sequence,
+            block=planned.block,
+            condition=planned.condition,
+            outcome=outcome,
+            wall_ns=wall_ns,
+            first_observation_ns=self._first_observation_ns,
+            by_phase=account(self._watch.spans, 0, wall_ns).by_phase,
+            steps=steps,
+            actions=tuple(self._actions),
+            late_ns=late_ns,
+            failed_phase=failed_phase,
+            cause=cause,
+        )
+
+
+def split_stages(stages: tuple[Stage, ...], warmth: Warmth) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    """The stages that are done before a trial's clock starts, and those that are part of the trial.
+
+    Warm at a stage means: all up to it. At `dependencies`, the last one that everybody knows, it means all.
+    """
+    if warmth in (Warmth.COLD, Warmth.BASE):
+        return (), stages
+    if warmth is Warmth.DEPENDENCIES:
+        return stages, ()
+    known = LADDER[: LADDER.index(warmth) + 1]
+    count = max((index + 1 for index, stage in enumerate(stages) if stage.name in known), default=0)
+    done, to_do = stages[:count], stages[count:]
+    if done and to_do:
+        # Environment and cwd hold for all later stages, too.
+        env = {name: value for stage in (*done, to_do[0]) for name, value in stage.env.items()}
+        cwds = [stage.cwd for stage in (*done, to_do[0]) if stage.cwd is not None]
+        to_do = (replace(to_do[0], env=env, cwd=cwds[-1] if cwds else None), *to_do[1:])
+    return done, to_do
+
+
+def described(error: BaseException) -> str:
+    """An error in one line, whatever it is: its notes, its class and its message."""
+    try:
+        message = error.message if isinstance(error, DutyfreeError) else str(error)
+    except Exception:
+        message = "(an error that cannot be told)"
+    notes = [note for note in getattr(error, "__notes__", []) if isinstance(note, str)]
+    kind = "" if isinstance(error, Unfaithful) else f"{type(error).__name__}: "
+    return " ".join("; ".join([f"{kind}{message}", *notes]).split())[:1000]
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # whoever asked is gone, and closing the substrate tries again
+        return
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,134 @@
+"""Many trajectories of one arm at once: an open loop, so that a slow substrate cannot slow down its own load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dutyfree.measure.design.plan import PlannedTrial
+from dutyfree.measure.design.study import Condition, Warmth
+from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
+from dutyfree.measure.run import arrivals
+from dutyfree.measure.run.trial import Attempt, TrialLog
+from dutyfree.model import Phase
+from dutyfree.trace import now_ns
+
+PREPARED_AT_ONCE: Final = 4
+OVERLOAD: Final = "overload"
+
+
+class ServiceTimes:
+    """How long one trajectory takes an arm when it is alone, from the trials at concurrency 1 that completed."""
+
+    def __init__(self, earlier: Iterable[Trial] = ()) -> None:
+        self._totals: dict[tuple[str, str, int, Warmth], tuple[int, int]] = {}
+        for trial in earlier:
+            self.note(trial)
+
+    def note(self, trial: Trial) -> None:
+        """One more trial is over."""
+        if trial.completed and trial.condition.concurrency == 1:
+            count, total_ns = self._totals.get(_key(trial.condition), (0, 0))
+            self._totals[_key(trial.condition)] = (count + 1, total_ns + trial.wall_ns)
+
+    def mean_ns(self, condition: Condition) -> tuple[int, int] | None:
+        """The mean for the same arm, workload, length and warmth, and of how many trials; None if there is none yet."""
+        count, total_ns = self._totals.get(_key(condition), (0, 0))
+        return (total_ns // count, count) if count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One trial of a wave."""
+
+    planned: PlannedTrial
+    attempt: Attempt
+
+
+async def run_wave(
+    wave: Sequence[Arrival],
+    rate_per_s: float,
+    log: TrialLog,
+    next_sequence: Callable[[], int],
+    on_trial: Callable[[Trial, Attempt], None],
+    evicted: Mapping[str, Any],
+) -> None:
+    """Let them arrive at this rate, and tell `on_trial` of each as it ends.
+
+    What a warm trial needs is made before the first one arrives. Cancelled, it leaves no sandbox.
+    """
+    concurrency = wave[0].planned.condition.concurrency
+    times_ns = arrivals.arrivals_ns(wave[0].planned.seed, len(wave), rate_per_s)
+    most = arrivals.OUTSTANDING * concurrency
+
+    async def arrive(index: int, intended_ns: int) -> None:
+        attempt = wave[index].attempt
+        trial = await attempt.measure(next_sequence(), late_ns=max(0, now_ns() - intended_ns), evicted=evicted)
+        on_trial(trial, attempt)
+
+    def turn_away(index: int, intended_ns: int) -> None:
+        planned, sequence, late_ns = wave[index].planned, next_sequence(), max(0, now_ns() - intended_ns)
+        log.begin(planned, sequence=sequence, late_ns=late_ns, evicted=evicted)
+        on_trial(turned_away(planned, sequence, late_ns, most), wave[index].attempt)
+
+    try:
+        await _prepare([arrival.attempt for arrival in wave])
+        await arrivals.drive(times_ns, most, arrive, turn_away)
+    finally:
+        await asyncio.gather(*(arrival.attempt.discard() for arrival in wave))
+
+
+def turned_away(planned: PlannedTrial, sequence: int, late_ns: int, most: int) -> Trial:
+    """The trial of a trajectory for which there was no room."""
+    return Trial(
+        number=planned.number,
+        sequence=sequence,
+        block=planned.block,
+        condition=planned.condition,
+        outcome=TrialOutcome.INFRA_FAILED,
+        wall_ns=0,
+        first_observation_ns=None,
+        by_phase=dict.fromkeys(Phase, 0),
+        late_ns=late_ns,
+        failed_phase=Phase.QUEUE,
+        cause=f"{OVERLOAD}: {most} were under way already",
+    )
+
+
+class Unrecorded:
+    """A log that keeps nothing: for trials that only calibrate."""
+
+    def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
+        """Not kept."""
+
+    def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
+        """Not kept."""
+
+    def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
+        """Not kept."""
+
+    def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
+        """Not kept."""
+
+
+async def _prepare(attempts: Sequence[Attempt]) -> None:
+    """A few at a time: warm sandboxes cost a machine as much as cold ones."""
+    turnstile = asyncio.Semaphore(PREPARED_AT_ONCE)
+
+    async def prepare(attempt: Attempt) -> None:
+        async with turnstile:
+            await attempt.prepare()
+
+    tasks = [asyncio.get_running_loop().create_task(prepare(attempt)) for attempt in attempts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _key(condition: Condition) -> tuple[str, str, int, Warmth]:
+    return condition.arm, condition.workload, condition.length, condition.warmth
