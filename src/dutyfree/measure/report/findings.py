@@ -1,0 +1,281 @@
+"""The tables of a report: at a glance, every condition, ratios, failures, crossovers, and whether the numbers hold."""
+
+from __future__ import annotations
+
+from dutyfree.measure.design.study import Condition
+from dutyfree.measure.report import words
+from dutyfree.measure.report.evidence import Evidence
+from dutyfree.measure.report.tables import Cell, Column, Footnotes, Group, Table, cells
+from dutyfree.measure.results.records import TrialOutcome
+from dutyfree.measure.stats.analysis import Failures, Metric, Setting, Summary
+
+MOST_CAUSES = 3
+NONE = Cell(words.DASH)
+SHOWN = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY, Metric.ACTION, Metric.ACTION_TAX)
+"""The metrics of the summary table."""
+
+
+def at_a_glance(evidence: Evidence, notes: Footnotes) -> Table:
+    """One row per arm: the numbers that decide."""
+    cold = evidence.cold_start_settings()
+    long = evidence.long_setting()
+    isolated = any("isolation" in evidence.results.arms.get(arm, {}) for arm in evidence.arms)
+    columns = [Column("arm"), *([Column("isolation")] if isolated else [])]
+    columns += [Column(f"cold start p50, {words.name(each.workload)}", True) for each in cold]
+    if long:
+        columns += [
+            Column("tax per action p50", True),
+            Column(f"{words.name(long.workload)}, {words.count(long.length, 'action')}: p50", True),
+            Column("of it tax", True),
+        ]
+    columns.append(Column("failed trials", True))
+    rows = []
+    for arm in evidence.arms:
+        row = [Cell(words.name(arm)), *([Cell(_fact(evidence, arm, "isolation"))] if isolated else [])]
+        row += [_median(evidence, each.on(arm), Metric.FIRST_OBSERVATION, notes) for each in cold]
+        if long:
+            row += [_median(evidence, long.on(arm), metric, notes) for metric in (Metric.ACTION_TAX, Metric.TRAJECTORY)]
+            row.append(_tax_share(evidence, long.on(arm), notes))
+        failures = [each for each in evidence.analysis.failures if each.condition.arm == arm]
+        row.append(Cell(f"{sum(each.failed for each in failures):,} of {sum(each.attempted for each in failures):,}"))
+        rows.append(tuple(row))
+    return Table("glance", "At a glance", tuple(columns), (Group(tuple(rows)),), "Medians with their 95 % intervals.")
+
+
+def every_condition(evidence: Evidence, notes: Footnotes) -> Table:
+    """Every condition with its spread, grouped by setting; arms of one setting can be compared."""
+    columns = [Column("arm"), Column("n", True), Column("failed", True)]
+    for metric in SHOWN:
+        columns += [Column(f"{metric.title}: p50", True), Column("p95", True)]
+    groups = []
+    for setting in evidence.analysis.settings():
+        rows = []
+        for told in evidence.analysis.failures:
+            if Setting.of(told.condition) != setting:
+                continue
+            row = [
+                Cell(words.name(told.condition.arm)),
+                Cell(f"{told.attempted - told.failed:,}"),
+                _failed(told, notes),
+            ]
+            for metric in SHOWN:
+                row += _quantiles(evidence.analysis.summary(told.condition, metric), notes)
+            rows.append(tuple(row))
+        groups.append(Group(tuple(rows), words.setting_of(setting)))
+    return Table(
+        "summary",
+        "Every condition, with its spread",
+        tuple(columns),
+        tuple(groups),
+        "n: sandboxes whose trial completed. In brackets: 95 % intervals of order statistics; ? is a bound that the "
+        "sample is too small to give. Nothing was trimmed.",
+    )
+
+
+def ratios(evidence: Evidence, notes: Footnotes) -> Table:
+    """Every arm against the baseline, paired by block."""
+    baseline = words.name(evidence.analysis.baseline or "")
+    metrics = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY, Metric.ACTION_TAX)
+    told = {(each.condition, each.metric): each for each in evidence.analysis.ratios}
+    groups = []
+    for setting in evidence.analysis.settings():
+        rows = []
+        for arm in evidence.arms:
+            row = [Cell(words.name(arm))]
+            for metric in metrics:
+                ratio = told.get((setting.on(arm), metric))
+                row.append(NONE if ratio is None else notes.estimate(ratio.ratio, *ratio.caveats))
+                row.append(NONE if ratio is None else Cell(f"{ratio.cliffs_delta:+.2f}"))
+            if any(cell is not NONE for cell in row[1:]):
+                rows.append(tuple(row))
+        if rows:
+            groups.append(Group(tuple(rows), words.setting_of(setting)))
+    columns = [Column("arm")]
+    for metric in metrics:
+        columns += [Column(metric.title, True), Column("Cliff's δ", True)]
+    return Table(
+        "ratios",
+        f"How many times slower than {baseline}",
+        tuple(columns),
+        tuple(groups),
+        f"Geometric mean of the ratio within a block, with its 95 % interval from {evidence.analysis.resamples:,} "
+        "resamples of whole blocks. Above 1 is slower. Cliff's δ: the chance that a sandbox is slower than one of "
+        "the baseline, minus the reverse.",
+    )
+
+
+def failures(evidence: Evidence, notes: Footnotes) -> Table:
+    """The conditions in which a trial did not complete, and why."""
+    rows = []
+    for told in evidence.analysis.failures:
+        if not told.failed:
+            continue
+        outcomes = ", ".join(
+            f"{total} {outcome}"
+            for outcome, total in told.by_outcome.items()
+            if total and outcome is not TrialOutcome.COMPLETED
+        )
+        causes = [
+            f"{total}{words.TIMES} {words.line(cause)}" for cause, total in list(told.by_cause.items())[:MOST_CAUSES]
+        ]
+        rows.append(
+            (
+                Cell(words.condition_of(told.condition)),
+                Cell(f"{told.failed:,} of {told.attempted:,}"),
+                notes.estimate(told.rate),
+                Cell(outcomes),
+                Cell("; ".join(causes)),
+            )
+        )
+    columns = (Column("condition"), Column("failed", True), Column("rate", True), Column("outcomes"), Column("causes"))
+    return Table(
+        "failures", "Trials that did not complete", columns, (Group(tuple(rows)),), "Rates with their 95 % intervals."
+    )
+
+
+def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
+    """Every pair of arms of which the faster one changes with length."""
+    told = evidence.analysis.crossovers
+    rows = [
+        (
+            Cell(f"{words.name(each.setting.workload)}, {words.warmth_of(each.setting.warmth)}"),
+            Cell(words.name(each.short_arm)),
+            Cell(words.name(each.long_arm)),
+            notes.estimate(each.length, *each.caveats),
+        )
+        for each in told
+        if each.length is not None
+    ]
+    columns = (Column("workload"), Column("faster below"), Column("faster above"), Column("crossover", True))
+    never = words.count(len(told) - len(rows), "pair")
+    return Table(
+        "crossovers",
+        "Crossover lengths",
+        columns,
+        (Group(tuple(rows)),),
+        f"From lines fitted to the mean times at the lengths measured, with 95 % intervals. {never} of arms do not "
+        "cross: the faster one is faster at every length.",
+    )
+
+
+def soundness(evidence: Evidence, notes: Footnotes) -> Table:
+    """Whether the phases add up, and whether the machine stayed the same."""
+    drifts = {each.condition: each for each in evidence.analysis.drifts}
+    rows = []
+    for told in evidence.analysis.residues:
+        drift = drifts.get(told.condition)
+        rows.append(
+            (
+                Cell(words.condition_of(told.condition)),
+                Cell(f"{told.n:,}"),
+                notes.cell(words.share(told.median), *told.caveats),
+                Cell(words.share(told.most)),
+                NONE if drift is None else notes.estimate(drift.change, *drift.caveats),
+                NONE if drift is None else Cell(f"{drift.p_value:.2g}"),
+            )
+        )
+    columns = (
+        Column("condition"),
+        Column("n", True),
+        Column("unattributed, median", True),
+        Column("most", True),
+        Column("drift, first to last trial", True),
+        Column("p", True),
+    )
+    return Table(
+        "soundness",
+        "Do the numbers hold?",
+        columns,
+        (Group(tuple(rows)),),
+        "Unattributed: the share of a trial that no span covers. Drift: relative change over the study, with its 95 % "
+        "interval.",
+    )
+
+
+def floor(evidence: Evidence, notes: Footnotes) -> Table:
+    """What the instrument itself takes."""
+    rows = [
+        (
+            Cell(words.setting_of(Setting.of(told.condition))),
+            Cell(f"{told.n:,}"),
+            notes.estimate(told.action, *told.caveats),
+            notes.estimate(told.trajectory, *told.caveats),
+        )
+        for told in evidence.analysis.floors
+    ]
+    columns = (Column("setting"), Column("n", True), Column("action p50", True), Column("trajectory p50", True))
+    return Table(
+        "floor",
+        "The instrument's own floor",
+        columns,
+        (Group(tuple(rows)),),
+        "Measured on a null substrate that does nothing. It is part of every number here and subtracted from none.",
+    )
+
+
+def machine(evidence: Evidence) -> Table:
+    """The conditions of every number."""
+    rows = tuple(
+        cells((words.name(str(key)), words.line(_flat(value)))) for key, value in evidence.results.host.items()
+    )
+    return Table("machine", "The machine", (Column("fact"), Column("value")), (Group(rows),))
+
+
+def arms(evidence: Evidence) -> Table:
+    """What was compared, and which versions of it."""
+    rows = []
+    for arm in evidence.results.study.arms:
+        options = ", ".join(f"{key}={value}" for key, value in arm.options.items())
+        facts = "; ".join(f"{key}: {_flat(value)}" for key, value in evidence.results.arms.get(arm.name, {}).items())
+        limits = [
+            text
+            for text, limit in (
+                (f"at most {arm.max_trials} trials per condition", arm.max_trials),
+                (f"at most {arm.max_length} actions", arm.max_length),
+            )
+            if limit
+        ]
+        facts_of_arm = (arm.name, arm.substrate, options, arm.image or "", facts, ", ".join(limits))
+        rows.append(cells([words.line(each) if each else words.DASH for each in facts_of_arm]))
+    columns = tuple(map(Column, ("arm", "substrate", "options", "image", "facts", "limits")))
+    return Table("arms", "The arms", columns, (Group(tuple(rows)),))
+
+
+def _median(evidence: Evidence, condition: Condition, metric: Metric, notes: Footnotes) -> Cell:
+    summary = evidence.analysis.summary(condition, metric)
+    return NONE if summary is None else notes.estimate(summary.p50, *summary.caveats)
+
+
+def _tax_share(evidence: Evidence, condition: Condition, notes: Footnotes) -> Cell:
+    for each in evidence.analysis.compositions:
+        if each.condition == condition:
+            return notes.estimate(each.tax_share, *each.caveats)
+    return NONE
+
+
+def _quantiles(summary: Summary | None, notes: Footnotes) -> list[Cell]:
+    if summary is None:
+        return [NONE, NONE]
+    return [notes.estimate(each, *summary.caveats) for each in (summary.p50, summary.p95)]
+
+
+def _failed(told: Failures, notes: Footnotes) -> Cell:
+    return notes.cell(f"{told.failed:,}", *told.caveats)
+
+
+def _fact(evidence: Evidence, arm: str, key: str) -> str:
+    return words.name(_flat(evidence.results.arms.get(arm, {}).get(key, words.DASH)))
+
+
+def _flat(value: object) -> str:
+    match value:
+        case None:
+            return words.DASH
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{key} {_flat(each)}" for key, each in value.items())
+        case list() | tuple():
+            return ", ".join(map(_flat, value))
+        case _:
+            return str(value)

@@ -1,0 +1,236 @@
+"""The few kinds of plots that figures are made of: rows of dots with intervals, stacked bars, lines with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from dutyfree.measure.report import words
+from dutyfree.measure.report.picture import new_figure
+from dutyfree.measure.report.style import INK, MUTED, PAPER, WIDTH_IN, Look
+from dutyfree.measure.stats.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LOG_ABOVE: Final = 10.0
+"""A spread of more than this gets a logarithmic axis."""
+NAME_LENGTH: Final = 22
+"""Longer names are cut in figures; tables have them whole."""
+HOLLOW: Final = "A hollow mark has a caveat."
+_LABEL_CHARACTERS: Final = 96
+"""About so many fit beside each other in a legend."""
+
+
+def label(text: str) -> str:
+    """A name in a figure. matplotlib takes an underscore in front of a name for "not in the legend"."""
+    short = words.name(text, NAME_LENGTH)
+    return f"\u00a0{short}" if short.startswith("_") else short
+
+
+def panel_grid(count: int, columns: int, row_in: float, rest_in: float) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, `columns` beside each other; a row of them is `row_in` high, all else `rest_in`."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = new_figure(rest_in + rows * row_in, WIDTH_IN)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in panels[count:]:
+        empty.set_visible(False)
+    return figure, panels[:count]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One dot with its interval."""
+
+    label: str
+    estimate: Estimate | None
+    look: Look
+    doubtful: bool = False
+    note: str = ""
+    """Instead of the value beside the dot; or, where there is no estimate, why."""
+
+
+def value_axis(
+    axes: Axes,
+    which: Literal["x", "y"],
+    values: Iterable[float],
+    *,
+    log: bool | None = None,
+    room: float = 0.0,
+    told: Callable[[float], str] = words.tick,
+) -> None:
+    """Space for these, durations unless `told` says otherwise: logarithmic if they spread far, else from zero.
+
+    `room` is left beyond the largest, as a part of the axis.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    shown = [value for value in values if value > 0 and math.isfinite(value)]
+    least, most = (min(shown), max(shown)) if shown else (1.0, 10.0)
+    axis: Any = axes.xaxis if which == "x" else axes.yaxis
+    if most / least > LOG_ABOVE if log is None else log:
+        low, high = least / 1.5, most * 1.5 * (most / least) ** room
+        axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
+        axis.set_major_locator(LogLocator(base=10, subs=_tick_steps(axes, which, math.log10(high / low)), numticks=9))
+    else:
+        axes.set(**{f"{which}scale": "linear", f"{which}lim": (0, most * (1.12 + room))})
+        axis.set_major_locator(MaxNLocator(nbins=4 if which == "x" else 5))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: told(value)))
+    axis.grid(True, which="major")
+
+
+def _tick_steps(axes: Axes, which: Literal["x", "y"], decades: float) -> tuple[float, ...]:
+    """Which multiples of a power of ten have a tick: as many as there is space for their text."""
+    grid = axes.get_subplotspec()
+    columns = grid.get_gridspec().ncols if grid is not None and which == "x" else 1
+    few, some = {1: (3.2, 1.5), 2: (2.0, 1.0)}.get(columns, (1.9, 0.8))
+    return (1.0,) if decades > few else (1.0, 3.0) if decades > some else (1.0, 2.0, 5.0)
+
+
+def dot_rows(
+    axes: Axes,
+    rows: Sequence[Row],
+    *,
+    values: Iterable[float],
+    named: bool = True,
+    room: float = 0.38,
+    log: bool | None = None,
+    told: Callable[[float], str] = words.tick,
+) -> None:
+    """One row per dot, the first on top, the value beside it; `values` are those that the axis has to show.
+
+    `room` is what the text to the right of the last dot gets, as a part of the axis.
+    """
+    value_axis(axes, "x", values, log=log, room=room, told=told)
+    for position, row in enumerate(rows):
+        if row.estimate is None:
+            axes.annotate(
+                row.note or "no value",
+                (0.02, position),
+                xycoords=axes.get_yaxis_transform(),
+                va="center",
+                color=MUTED,
+                fontsize=8,
+                style="italic",
+            )
+            continue
+        _interval(axes, row.estimate, position, row.look, horizontal=True)
+        _dot(axes, row.estimate.value, position, row.look, hollow=row.doubtful)
+        ends = [row.estimate.value, *(high for high in [row.estimate.high] if high is not None and math.isfinite(high))]
+        axes.annotate(
+            row.note or words.value_of(row.estimate),
+            (max(ends), position),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=8,
+            color=INK,
+        )
+    _name_rows(axes, [row.label for row in rows], named=named)
+
+
+def stacked_rows(
+    axes: Axes,
+    labels: Sequence[str],
+    parts: Sequence[Mapping[Any, float]],
+    colours: Mapping[Any, str],
+    *,
+    named: bool = True,
+    totals: Sequence[str] = (),
+) -> None:
+    """One bar per row; its parts one after the other in the order of `colours`."""
+    for position, row in enumerate(parts):
+        left = 0.0
+        for part, colour in colours.items():
+            if width := row.get(part, 0.0):
+                axes.barh(position, width, left=left, height=0.68, color=colour, edgecolor=PAPER, linewidth=0.5)
+                left += width
+        if totals:
+            axes.annotate(
+                totals[position],
+                (left, position),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center_baseline",
+                fontsize=8,
+                color=INK,
+            )
+    _name_rows(axes, labels, named=named)
+    axes.grid(True, axis="x")
+
+
+def interval_line(
+    axes: Axes, points: Sequence[tuple[float, Estimate]], look: Look, *, doubtful: Sequence[bool] = (), dash: str = ""
+) -> None:
+    """A line through the values, each with its interval."""
+    axes.plot(
+        [at for at, _ in points], [each.value for _, each in points], color=look.colour, linestyle=dash or look.dash
+    )
+    for (at, each), hollow in zip(points, doubtful or [False] * len(points), strict=True):
+        _interval(axes, each, at, look, horizontal=False)
+        _dot(axes, at, each.value, look, hollow=hollow)
+
+
+def _dot(axes: Axes, x: float, y: float, look: Look, *, hollow: bool) -> None:
+    axes.plot(
+        [x],
+        [y],
+        marker=look.marker,
+        color=look.colour,
+        markerfacecolor=PAPER if hollow else look.colour,
+        markeredgewidth=1.3,
+        linestyle="none",
+        zorder=3,
+    )
+
+
+def _interval(axes: Axes, estimate: Estimate, at: float, look: Look, *, horizontal: bool) -> None:
+    """From bound to bound; on the side of a bound that is not known there is nothing."""
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None or math.isinf(estimate.high) else estimate.high
+    draw = axes.hlines if horizontal else axes.vlines
+    draw([at], [low], [high], color=look.colour, linewidth=3.2, alpha=0.38)
+
+
+def _name_rows(axes: Axes, labels: Sequence[str], *, named: bool) -> None:
+    axes.set_ylim(len(labels) - 0.45, -0.55)
+    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def arms_legend(figure: Figure, looks: Mapping[str, Look], extra: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+    """Below the figure: the arms, then lines of other kinds."""
+    from matplotlib.lines import Line2D
+
+    drawn: list[tuple[Any, str]] = [
+        (Line2D([], [], color=each.colour, marker=each.marker, linestyle=each.dash), label(arm))
+        for arm, each in looks.items()
+    ]
+    drawn += [(Line2D([], [], **how), text) for text, how in extra]
+    _legend(figure, drawn)
+
+
+def parts_legend(figure: Figure, colours: Mapping[Any, str]) -> None:
+    """Below the figure: what each colour of the bars is."""
+    from matplotlib.patches import Patch
+
+    if colours:
+        _legend(figure, [(Patch(facecolor=colour), str(part)) for part, colour in colours.items()])
+
+
+def _legend(figure: Figure, drawn: Sequence[tuple[Any, str]]) -> None:
+    longest = max(len(text) for _, text in drawn) + 7
+    columns = max(1, min(len(drawn), _LABEL_CHARACTERS // longest))
+    rows = math.ceil(len(drawn) / columns)
+    figure.legend(
+        [handle for handle, _ in drawn],
+        [text for _, text in drawn],
+        loc="outside lower center",
+        ncols=math.ceil(len(drawn) / rows),
+    )

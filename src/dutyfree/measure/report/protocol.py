@@ -1,0 +1,135 @@
+"""How the numbers were made: the design, the order, what cold means, what is counted, how intervals are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dutyfree.measure.design.study import Grid, Study, Warmth
+from dutyfree.measure.report import words
+from dutyfree.measure.report.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One part of the protocol."""
+
+    title: str
+    text: str
+
+
+def protocol(evidence: Evidence) -> list[Rule]:
+    """All of it, in the order in which it happens."""
+    study, analysis = evidence.results.study, evidence.analysis
+    return [
+        Rule("Design", _design(study)),
+        Rule(
+            "Order",
+            "Randomised blocks: a block is one setting, run on every arm that takes part in it, in random order, on "
+            "the same trajectories; what differs within a block is the arm alone. Blocks of a setting are spread "
+            f"over the whole study, so that what the machine does meanwhile meets all alike. Seed {study.seed}: the "
+            "same study gives the same plan.",
+        ),
+        Rule("Trials", _trials(evidence)),
+        Rule("Cold", _cold(study)),
+        Rule(
+            "Warm",
+            "A warm trial starts from a sandbox in which the stages up to the one named are done; its clock starts "
+            "with what remains of the set-up.",
+        ),
+        Rule(
+            "Clock",
+            "One monotonic clock. A trial lasts from the start of creation (warm: of the remaining set-up) to the "
+            "end of destruction. Execution is measured by the guest inside the sandbox; dispatch and observe are the "
+            "rest of an action. Phases and `unattributed` add up to the whole of every trial. Model inference and "
+            "reward are no part of it.",
+        ),
+        Rule(
+            "Fidelity",
+            "Every action says what it must give. A trial in which one gives something else is a failed trial: "
+            "counted, shown, never timed.",
+        ),
+        Rule("Limits", _limits(study)),
+        Rule(
+            "Several at once",
+            "Open loop: trials arrive at random times, at the rate that has so many under way on average, whether or "
+            "not earlier ones are done; past four times that number they are turned away. Response time counts from "
+            "the intended start, service time from the real one.",
+        ),
+        Rule(
+            "Numbers",
+            "The sandbox is what is repeated: actions are summed up within it first. Quantiles of all completed "
+            "trials, none trimmed, with 95 % intervals from order statistics, which assume no distribution. Ratios "
+            f"are geometric means of paired ratios within blocks, with intervals from {analysis.resamples:,} "
+            f"resamples of whole blocks (seed {analysis.seed}). Failure rates have Wilson's intervals.",
+        ),
+        Rule(
+            "Floor",
+            "A null substrate that does nothing is an arm of the study"
+            + ("" if analysis.floor_arm else " if it names one; this one does not")
+            + ". What it takes is the instrument's own share: it is shown, and subtracted from nothing.",
+        ),
+        Rule(
+            "Projection",
+            f"Worker-hours = trajectories {words.TIMES} time of one trajectory / 3,600 s. Projections are labelled as "
+            "such; the interval is that of the measurement, carried through. Queueing, retries and other machines "
+            "are not in it.",
+        ),
+    ]
+
+
+def _design(study: Study) -> str:
+    arms = words.listed([words.name(arm.name) for arm in study.arms])
+    grids = "; ".join(_grid(each) for each in study.grids)
+    return f"Study {words.name(study.name)}: {words.count(len(study.arms), 'arm')} ({arms}). {grids}."
+
+
+def _grid(grid: Grid) -> str:
+    parts = [
+        f"{words.count(grid.trials, 'trial')} of {words.listed([words.name(each) for each in grid.workloads])}",
+        f"with {words.listed([str(each) for each in grid.lengths])} action{'' if grid.lengths == (1,) else 's'}",
+        words.listed([words.warmth_of(each) for each in grid.warmths]),
+    ]
+    if grid.concurrencies != (1,):
+        parts.append(f"{words.listed([str(each) for each in grid.concurrencies])} at once")
+    if grid.arms:
+        parts.append(f"on {words.listed([words.name(each) for each in grid.arms])}")
+    return ", ".join(parts)
+
+
+def _trials(evidence: Evidence) -> str:
+    results = evidence.results
+    ran, completed = len(results.trials), sum(trial.completed for trial in results.trials)
+    text = f"{ran:,} of {results.planned:,} planned trials were run, {completed:,} completed."
+    return f"{text} The study was cut short: {words.line(results.cut_short)}." if results.cut_short else text
+
+
+def _cold(study: Study) -> str:
+    if not any(Warmth.COLD in grid.warmths for grid in study.grids):
+        return "No trial of this study was cold."
+    text = (
+        "A new sandbox for every trial. That it was new is looked at: at its end, outside its clock, a trial "
+        "searches the places that could outlive a sandbox for what earlier trials left there. One that finds "
+        "something, or whose sandbox has an id that was there before, is not timed."
+    )
+    if study.evict:
+        return f"{text} Evicted before each cold trial, and proven to be: "
+        f"{words.listed([words.name(each) for each in study.evict])}."
+    return f"{text} Nothing of the machine's own caches was evicted."
+
+
+def _limits(study: Study) -> str:
+    resources = study.resources
+    limits = [
+        f"{words.number(value / (1 << 20), 4)} MiB of {what}"
+        for what, value in (("memory", resources.memory_bytes), ("disk", resources.disk_bytes))
+        if value
+    ]
+    if resources.cpus:
+        limits.append(f"{resources.cpus:g} CPUs")
+    if resources.pids:
+        limits.append(f"{resources.pids:,} processes")
+    text = f"Every sandbox: {words.listed(limits) if limits else 'no limits'}. A trial may take "
+    f"{study.trial_timeout_s:g} s."
+    if study.time_limit_s:
+        text += f" No block begins after {study.time_limit_s:g} s."
+    return f"{text} Think time of recordings is {'kept' if study.keep_think_time else 'dropped'}."

@@ -1,0 +1,213 @@
+"""What a study says, in a few plain sentences made from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dutyfree.measure.design.study import Warmth
+from dutyfree.measure.report import words
+from dutyfree.measure.report.evidence import Evidence, extremes
+from dutyfree.measure.stats.analysis import Metric, Setting, Summary
+from dutyfree.measure.stats.estimate import Caveat, Estimate
+from dutyfree.measure.stats.ratios import logs_by_block, paired_ratios
+
+
+@dataclass(frozen=True)
+class Saying:
+    """One sentence or two, and the reasons to doubt them."""
+
+    text: str
+    caveats: tuple[Caveat, ...] = ()
+
+
+def says(evidence: Evidence) -> list[Saying]:
+    """The findings that matter most first; failures, the floor and the doubts last. Never empty."""
+    return [
+        *_cheapest_action(evidence),
+        *_cold_starts(evidence),
+        *_long_trajectories(evidence),
+        *_crossovers(evidence),
+        *_warmth(evidence),
+        *_load(evidence),
+        _failures(evidence),
+        _floor(evidence),
+    ]
+
+
+def _cheapest_action(evidence: Evidence) -> Iterator[Saying]:
+    if setting := evidence.long_setting():
+        summaries = evidence.summaries(setting, Metric.ACTION_TAX)
+        if ends := extremes(summaries):
+            least, most = ends
+            ratio = _ratio(evidence, most, least)
+            yield Saying(
+                f"The cheapest action is on {_arm(least)}: the substrate adds {words.estimate_of(least.p50)} to a "
+                f"command at the median. On {_arm(most)} it adds {words.estimate_of(most.p50)}"
+                f"{_compared(ratio, 'much')} ({_where(setting)}).",
+                _doubts(least, most, ratio=ratio),
+            )
+        else:
+            for only in summaries.values():
+                yield Saying(
+                    f"On {_arm(only)} the substrate adds {words.estimate_of(only.p50)} to a command at the median "
+                    f"({_where(setting)}).",
+                    _doubts(only),
+                )
+
+
+def _cold_starts(evidence: Evidence) -> Iterator[Saying]:
+    for setting in _first_and_last(evidence.cold_start_settings()):
+        summaries = evidence.summaries(setting, Metric.FIRST_OBSERVATION)
+        if ends := extremes(summaries):
+            fast, slow = ends
+            ratio = _ratio(evidence, slow, fast)
+            yield Saying(
+                f"A cold start of {words.name(setting.workload)} takes {words.estimate_of(fast.p50)} on {_arm(fast)} "
+                f"and {words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}.",
+                _doubts(fast, slow, ratio=ratio),
+            )
+        else:
+            for only in summaries.values():
+                yield Saying(
+                    f"A cold start of {words.name(setting.workload)} takes {words.estimate_of(only.p50)} on "
+                    f"{_arm(only)}.",
+                    _doubts(only),
+                )
+
+
+def _long_trajectories(evidence: Evidence) -> Iterator[Saying]:
+    setting = evidence.long_setting()
+    if setting is None or setting.length == 1:
+        return
+    if ends := extremes(evidence.summaries(setting, Metric.TRAJECTORY)):
+        fast, slow = ends
+        ratio = _ratio(evidence, slow, fast)
+        shares = {each.condition: each.tax_share for each in evidence.analysis.compositions}
+        yield Saying(
+            f"A trajectory of {_where(setting)} takes {words.estimate_of(fast.p50)} on {_arm(fast)} and "
+            f"{words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}. Of that, "
+            f"{words.share(shares[fast.condition].value)} and {words.share(shares[slow.condition].value)} is tax.",
+            _doubts(fast, slow, ratio=ratio),
+        )
+
+
+def _crossovers(evidence: Evidence) -> Iterator[Saying]:
+    """The first one on the way to longer trajectories."""
+    workload = evidence.main_workload()
+    met = [
+        (each, each.length)
+        for each in evidence.analysis.crossovers
+        if each.length is not None
+        and each.setting.workload == workload
+        and each.setting.warmth is Warmth.COLD
+        and each.setting.concurrency == 1
+    ]
+    if met:
+        each, length = min(met, key=lambda pair: pair[1].value)
+        others = len(met) - 1
+        more = f" {words.count(others, 'other pair')} also change{'s' if others == 1 else ''} places." if others else ""
+        yield Saying(
+            f"{words.name(each.short_arm)} is faster than {words.name(each.long_arm)} only below "
+            f"{words.estimate_of(length)} ({words.name(each.setting.workload)}).{more}",
+            (*length.caveats, *each.caveats),
+        )
+
+
+def _warmth(evidence: Evidence) -> Iterator[Saying]:
+    warm = [each for each in evidence.analysis.warmth_ratios if each.metric is Metric.FIRST_OBSERVATION]
+    if warm:
+        best = min(warm, key=lambda each: each.ratio.value)
+        yield Saying(
+            f"Warm stages save most on {words.name(best.condition.arm)}: {words.warmth_of(best.condition.warmth)}, "
+            f"the first observation of {words.name(best.condition.workload)} is there in "
+            f"{words.part_of(best.ratio)} of the cold time.",
+            (*best.ratio.caveats, *best.caveats),
+        )
+
+
+def _load(evidence: Evidence) -> Iterator[Saying]:
+    lines = [
+        each for each in evidence.analysis.series(Metric.ACTION, "concurrency") if each.condition.arm in evidence.arms
+    ]
+    told = []
+    doubts: list[Caveat] = []
+    for line in lines:
+        alone, crowded = line.points[0].summary, line.points[-1].summary
+        if alone.p50.value > 0:
+            told.append(
+                f"on {_arm(alone)} from {words.value_of(alone.p50)} at {alone.condition.concurrency} to "
+                f"{words.value_of(crowded.p50)} at {crowded.condition.concurrency}"
+            )
+            doubts += _doubts(alone, crowded)
+    if told:
+        yield Saying(
+            f"With sandboxes at once, an action's median latency goes {words.listed(told)} "
+            f"({_where(Setting.of(lines[0].condition))}).",
+            tuple(dict.fromkeys(doubts)),
+        )
+
+
+def _failures(evidence: Evidence) -> Saying:
+    counted = {
+        arm: (sum(each.failed for each in own), sum(each.attempted for each in own))
+        for arm in evidence.arms
+        if (own := [each for each in evidence.analysis.failures if each.condition.arm == arm])
+    }
+    attempted, failed = (sum(pair[place] for pair in counted.values()) for place in (1, 0))
+    if not attempted:
+        return Saying("No trial was run.")
+    if not failed:
+        return Saying(f"All {attempted:,} trials completed.")
+    rates = {arm: of_arm / of_all for arm, (of_arm, of_all) in counted.items()}
+    worst = max(rates, key=rates.__getitem__)
+    text = f"{failed:,} of {attempted:,} trials failed and were not timed"
+    if rates[worst] > min(rates.values()):
+        text += f"; most often on {words.name(worst)}, {counted[worst][0]:,} of {counted[worst][1]:,}"
+    return Saying(f"{text}.")
+
+
+def _floor(evidence: Evidence) -> Saying:
+    floors = evidence.analysis.floors
+    if not floors:
+        return Saying("The instrument's own floor was not measured.")
+    most = max(floors, key=lambda each: each.action.value)
+    return Saying(
+        f"The instrument itself takes at most {words.estimate_of(most.action)} per action at the median; that is in "
+        "every number and subtracted from none.",
+        (*most.action.caveats, *most.caveats),
+    )
+
+
+def _ratio(evidence: Evidence, slow: Summary, fast: Summary) -> Estimate | None:
+    """How many times slower, paired by block: the analysis has this against its baseline only."""
+    ours, theirs = (logs_by_block(evidence.trials_of(each.condition)) for each in (slow, fast))
+    return paired_ratios(ours, theirs, evidence.analysis.seed).get(slow.metric)
+
+
+def _compared(ratio: Estimate | None, what: str) -> str:
+    """How many times as much, or that nobody knows which of the two is more."""
+    if ratio is None:
+        return ""
+    bounds = words.interval_of(ratio)
+    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
+        return f"; this study cannot tell the two apart (ratio {words.number(ratio.value)}, {bounds})"
+    return f", {words.number(ratio.value)}{f' ({bounds})' if bounds else ''} times as {what}"
+
+
+def _doubts(*summaries: Summary, ratio: Estimate | None = None) -> tuple[Caveat, ...]:
+    found = [caveat for each in summaries for caveat in (*each.p50.caveats, *each.caveats)]
+    return tuple(dict.fromkeys((*found, *(ratio.caveats if ratio else ()))))
+
+
+def _arm(summary: Summary) -> str:
+    return words.name(summary.condition.arm)
+
+
+def _where(setting: Setting) -> str:
+    return f"{words.name(setting.workload)}, {words.count(setting.length, 'action')}"
+
+
+def _first_and_last(settings: list[Setting]) -> list[Setting]:
+    """The lightest and the heaviest workload."""
+    return list(dict.fromkeys([*settings[:1], *settings[-1:]]))

@@ -1,0 +1,109 @@
+"""The same in a terminal: what decides, with its spread, and where the time of a typical trial goes, in characters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from dutyfree.measure.report import words
+from dutyfree.measure.report.evidence import Evidence
+from dutyfree.measure.report.says import says
+from dutyfree.measure.report.tables import Footnotes, by_letter
+from dutyfree.measure.results.records import Results, Trial
+from dutyfree.measure.stats.analysis import Analysis, Metric, Setting
+from dutyfree.measure.stats.metrics import NS_PER_MS
+from dutyfree.model import Phase
+
+LEAST_WIDTH = 80
+DEFAULT_WIDTH = 100
+LEAST_SHARE = 0.005
+"""A phase with less than this has no line of its own in a waterfall."""
+NAME_COLUMNS = 18
+
+
+def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH, ascii_only: bool = False) -> str:
+    """What a study says, in lines of at most `width` columns (never below 80), without colour."""
+    width = max(width, LEAST_WIDTH)
+    evidence, notes = Evidence(results, analysis), Footnotes()
+    lines = [words.name(analysis.study, width), ""]
+    for each in says(evidence):
+        lines += _wrapped(each.text, width, "- ")
+    lines += _tables(evidence, notes)
+    for code, letter in notes.letters.items():
+        texts = list(notes.texts[code])
+        more = f" (and {len(texts) - 1} more like it)" if len(texts) > 1 else ""
+        lines += _wrapped(f"{texts[0]}{more}", width, f"({letter}) ")
+    lines += _waterfalls(evidence, width, "#" if ascii_only else "█")
+    told = "\n".join(line.rstrip() for line in lines)
+    return told.translate({ord(words.DASH): "-", ord(words.TIMES): "x", ord("…"): "~"}) if ascii_only else told
+
+
+def _tables(evidence: Evidence, notes: Footnotes) -> Iterator[str]:
+    """A block for each number that decides, a row for each arm."""
+    yield ""
+    yield f"{'':<{NAME_COLUMNS}} {'p50':>9} {'95 % interval':>15} {'p95':>9} {'n':>5} {'failed':>6}"
+    for title, setting, metric in _decisive(evidence):
+        yield title
+        failures = {each.condition: each for each in evidence.analysis.failures}
+        for arm in evidence.arms:
+            failed = failures.get(setting.on(arm))
+            told = evidence.analysis.summary(setting.on(arm), metric)
+            if failed is None:
+                continue
+            row = f"  {words.name(arm, NAME_COLUMNS - 2):<{NAME_COLUMNS - 2}} "
+            if told is None:
+                yield f"{row}{words.DASH:>9} {'':>15} {'':>9} {0:>5} {failed.failed:>6}"
+                continue
+            marks = ",".join(by_letter(notes.mark((*told.p50.caveats, *told.p95.caveats, *told.caveats))))
+            yield (
+                f"{row}{words.value_of(told.p50):>9} {words.interval_of(told.p50):>15} {words.value_of(told.p95):>9} "
+                f"{told.n:>5} {failed.failed:>6} {marks}"
+            )
+
+
+def _decisive(evidence: Evidence) -> Iterator[tuple[str, Setting, Metric]]:
+    for setting in evidence.cold_start_settings():
+        yield f"Cold start, {words.name(setting.workload, 40)}", setting, Metric.FIRST_OBSERVATION
+    if long := evidence.long_setting():
+        where = f"{words.name(long.workload, 40)}, {words.count(long.length, 'action')}"
+        yield f"Tax of one action, {where}", long, Metric.ACTION_TAX
+        yield f"Whole trajectory, {where}", long, Metric.TRAJECTORY
+
+
+def _waterfalls(evidence: Evidence, width: int, block: str) -> Iterator[str]:
+    setting = next((each for each in evidence.short_settings() if each.workload == evidence.main_workload()), None)
+    if setting is None:
+        return
+    yield ""
+    yield f"One trial of each arm, the closest to the median ({words.setting_of(setting)}):"
+    for arm in evidence.arms:
+        trial = evidence.typical_trial(setting.on(arm))
+        if trial is not None:
+            yield f"{words.name(arm, width - 24)}, {words.duration(trial.wall_ns / NS_PER_MS)}"
+            yield from _waterfall(trial, width, block)
+
+
+def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
+    """Each phase where it begins, as long as it took. Those of actions are sums, as if all actions were one."""
+    bar = width - 33
+    begun, small = 0, []
+    for phase in Phase:
+        spent = trial.by_phase.get(phase, 0)
+        if spent >= max(1, LEAST_SHARE * trial.wall_ns):
+            left, right = (round(bar * at / trial.wall_ns) for at in (begun, begun + spent))
+            left = min(left, bar - 1)
+            yield _line(phase, " " * left + block * max(1, right - left), bar, spent, trial.wall_ns)
+        elif spent:
+            small.append(phase)
+        begun += spent
+    if small:
+        yield _line("the rest", ", ".join(small), bar, sum(trial.by_phase[phase] for phase in small), trial.wall_ns)
+
+
+def _line(name: str, drawn: str, bar: int, spent_ns: int, wall_ns: int) -> str:
+    part = words.share(spent_ns / wall_ns)
+    return f"  {name:<12} {drawn[:bar]:<{bar}} {words.duration(spent_ns / NS_PER_MS):>9} {part:>7}"
+
+
+def _wrapped(text: str, width: int, first: str) -> Iterable[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=True)

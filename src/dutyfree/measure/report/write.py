@@ -1,0 +1,70 @@
+"""Writes a report: the page, its figures, what was found as JSON, and a text if one is wanted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.measure.report.compose import Report, compose
+from dutyfree.measure.report.evidence import Evidence
+from dutyfree.measure.report.figures import catalogue
+from dutyfree.measure.report.markdown import markdown as as_markdown
+from dutyfree.measure.report.page import page as as_page
+from dutyfree.measure.results.records import Results
+from dutyfree.measure.stats.analysis import Analysis
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what it says."""
+
+    page: Path
+    markdown: Path | None
+    analysis: Path
+    figures: tuple[Path, ...]
+    report: Report
+
+
+def write_report(results: Results, analysis: Analysis, directory: Path, *, markdown: bool = False) -> Written:
+    """Make the report and write it to `directory`, which is made if need be.
+
+    An earlier report there is replaced, each file at once or not at all, the page last. Raises InvalidRequest for a
+    study of which no trial was run, or a directory that cannot be written to.
+    """
+    if not results.trials:
+        raise InvalidRequest(
+            f"study {results.study.name!r} has no trial yet, so that there is nothing to report",
+            hint="run it first: dutyfree bench",
+        )
+    report = compose(Evidence(results, analysis))
+    try:
+        return _written(report, analysis, directory, markdown)
+    except OSError as error:
+        raise InvalidRequest(f"the report cannot be written to {directory}: {error.strerror or error}") from error
+
+
+def _written(report: Report, analysis: Analysis, directory: Path, markdown: bool) -> Written:
+    figures = directory / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    (directory / "report.md").unlink(missing_ok=True)
+    for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE):
+        for suffix in (".svg", ".png"):
+            (figures / f"{entry.name}{suffix}").unlink(missing_ok=True)
+    paths = []
+    for shown in report.figures:
+        if shown.picture is not None:
+            for suffix, data in ((".svg", shown.picture.svg), (".png", shown.picture.png)):
+                paths.append(_publish(figures / f"{shown.name}{suffix}", data))
+    found = _publish(directory / "analysis.json", json.dumps(analysis.to_json(), indent=1).encode())
+    text = _publish(directory / "report.md", as_markdown(report).encode()) if markdown else None
+    page = _publish(directory / "index.html", as_page(report).encode())
+    return Written(page, text, found, tuple(paths), report)
+
+
+def _publish(path: Path, data: bytes) -> Path:
+    """The whole file, or the one that was there before."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_bytes(data)
+    return draft.replace(path)
