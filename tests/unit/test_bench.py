@@ -111,6 +111,9 @@ def test_a_study_of_which_nothing_succeeds(tmp_path: Path) -> None:
         (["--substrate", "fake", "--workload", "T9"], "no workload"),
         (["--substrate", "fake", "--stage", "hot"], "no stage"),
         (["--substrate", "fake", "--trials", "0"], "trials"),
+        (["--substrate", "fake", "--length", "0"], "positive"),
+        (["--substrate", "fake", "--length", "some"], "--length"),
+        (["--substrate", "fake", "--concurrency", "16"], "never 16 at once"),
         (["--substrate", "fake:max_trials=x"], "positive"),
         (["--substrate", "fake", "--substrate", "fake"], "two arms"),
         (["--substrate", "fake", "--evict", "dentries"], "evicted"),
@@ -124,6 +127,33 @@ def test_mistakes_are_told_and_nothing_is_begun(tmp_path: Path, words: list[str]
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_a_recording_is_replayed_whole_unless_a_length_is_named(tmp_path: Path) -> None:
+    recordings = Path(__file__).parents[2] / "examples" / "trajectories"
+    words = ("--substrate", "process", "--workload", recordings / "made_up.jsonl", "--workload", "T0", "--trials", "1")
+    answer = told(*words, "--output", tmp_path / "a")
+    assert [each["length"] for each in answer["conditions"] if each["arm"] == "process"] == [5, 10]
+    answer = told(*words, "--length", "all", "--output", tmp_path / "b")
+    assert [each["length"] for each in answer["conditions"] if each["arm"] == "process"] == [5, 1]
+
+
+def test_a_study_that_cannot_begin_is_no_result(tmp_path: Path) -> None:
+    """What is wrong with an image is known when its arm is opened, and then there is a directory already."""
+    arm = ("--substrate", "cell:image=there/is:none", "--trials", "1", "--output", tmp_path / "r")
+    assert "there/is:none" in bench(*arm, code=2).stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_quick_study_goes_on_as_one(tmp_path: Path) -> None:
+    words = ("--quick", "--substrate", "fake", "--trials", "9", "--output", tmp_path / "r")
+    assert told(*words)["planned"] == 6
+    assert told(*words, "--resume")["trials"] == 6
+
+
+def test_nothing_measured_is_a_failure(tmp_path: Path) -> None:
+    answer = told("--substrate", "fake", "--trials", "1", "--time-limit", "0.001s", "--output", tmp_path / "r", code=1)
+    assert (answer["trials"], answer["cut_short"]) == (0, "the time limit was reached")
 
 
 def test_results_are_not_written_over(tmp_path: Path) -> None:

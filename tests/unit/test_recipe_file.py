@@ -8,6 +8,7 @@ import pytest
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.recipes import file as recipe_file
+from dutyfree.images.recipes.tables import MAX_FILE_BYTES
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, Recipe, Stage
 
@@ -184,7 +185,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_big_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="at most"):
-        recipe_file.load(write(tmp_path, "#" * (recipe_file.MAX_FILE_BYTES + 1)))
+        recipe_file.load(write(tmp_path, "#" * (MAX_FILE_BYTES + 1)))
     (tmp_path / "recipe.toml").write_bytes(b"\xff")
     with pytest.raises(InvalidRequest, match="not TOML"):
         recipe_file.load(tmp_path / "recipe.toml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,13 @@ def test_whatever_it_holds_it_becomes_a_workload_or_is_refused(
             continue
         assert workload.opening
         assert all(0 <= each.think_s <= MAX_THINK_S for each in workload.opening)
+
+
+def test_the_time_to_read_one_grows_with_its_length_alone(tmp_path: Path) -> None:
+    """Not with its square: these are messages without a command, of which no bound says how many there may be."""
+    path = tmp_path / "long.traj.json"
+    messages = [{"role": "assistant"}] * 300_000 + [{"role": "assistant", "content": "```bash\nls\n```"}]
+    path.write_text(json.dumps({"messages": messages, "info": {}}))
+    start_s = time.process_time()
+    assert len(load_recording(path).opening) == 1
+    assert time.process_time() - start_s < 10

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import resource
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from dutyfree.measure.results import layout
 from dutyfree.measure.results.directory import load_results
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import ActionRecord, Results, Trial, TrialOutcome
-from dutyfree.measure.results.writer import ResultsWriter
+from dutyfree.measure.results.writer import ResultsWriter, Unwritable
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase
 
@@ -44,18 +46,18 @@ def writer(path: Path, study: Study = STUDY, *, resume: bool = False, **more: An
 
 
 def a_trial(number: int = 0) -> Trial:
-    parts = {Phase.CREATE: 10, Phase.DISPATCH: 1, Phase.EXECUTE: 2, Phase.OBSERVE: 3, Phase.UNATTRIBUTED: 4}
+    parts = {Phase.CREATE: 10, Phase.DISPATCH: 2, Phase.EXECUTE: 4, Phase.OBSERVE: 6, Phase.UNATTRIBUTED: 4}
     return Trial(
         number=number,
         sequence=number,
         block=0,
         condition=Condition("fake", "marked", 2),
         outcome=TrialOutcome.COMPLETED,
-        wall_ns=20,
+        wall_ns=26,
         first_observation_ns=16,
         by_phase=dict.fromkeys(Phase, 0) | parts,
         steps={"create/spawn": 5},
-        actions=(ActionRecord("both", ActionKind.INSPECT, 1, 2, 3),),
+        actions=(ActionRecord("both", ActionKind.INSPECT, 1, 2, 3), ActionRecord("hello", ActionKind.COMMAND, 1, 2, 3)),
     )
 
 
@@ -169,6 +171,9 @@ def repeated(kind: str) -> Callable[[list[dict[str, Any]]], None]:
         changed("arm", "stranger", "trial"),
         changed("stage", "hot", "trial"),
         changed("length", "long", "trial"),
+        changed("length", 3, "trial"),
+        changed("sequence", 2**63, "trial"),
+        changed("start_ns", 2**63, "action"),
         changed("kind", "surprise", "trial"),
         changed("facts", 3, "arm"),
         repeated("end"),
@@ -283,6 +288,48 @@ def test_a_beginning_that_was_killed_is_begun_again(tmp_path: Path) -> None:
     with writer(path) as out:
         assert out.done == frozenset()
     assert load_results(path).planned == 4
+
+
+def test_a_study_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
+    for path in (tmp_path / "new", tmp_path):
+        with pytest.raises(InvalidRequest), writer(path) as out:
+            out.arm("fake", {"version": b"what JSON cannot hold"})
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_study_that_has_begun_leaves_what_there_is(tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), writer(tmp_path / "r") as out:
+        out.begin(plan(STUDY)[0].trials[0], sequence=0, late_ns=0, evicted={})
+        raise ZeroDivisionError
+    assert load_results(tmp_path / "r").trials == ()
+    (tmp_path / "r" / layout.STUDY).unlink()
+    with pytest.raises(InvalidRequest, match="holds trials"), writer(tmp_path / "r"):
+        pass
+    assert (tmp_path / "r" / layout.JOURNAL).exists()
+
+
+@pytest.mark.parametrize("path", ["/proc/results", "/dev/null/results"])
+def test_a_place_that_can_hold_nothing(path: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot hold results"), writer(Path(path)):
+        pass
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_full_disk_ends_the_study_and_is_no_failure_of_a_substrate(tmp_path: Path, concurrency: int) -> None:
+    path, study = tmp_path / "r", study_of(FAKE, grids=(Grid(40, ("marked",), (2,), concurrencies=(concurrency,)),))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(Unwritable, match="too large"):
+            await run_study(path, study)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    before = load_results(path).trials
+    assert 0 < len(before) < 80
+    results = await run_study(path, study, resume=True)
+    assert sorted(trial.number for trial in results.trials) == list(range(80))
+    assert all(trial.completed for trial in results.trials)
+    assert results.trials[: len(before)] == before
 
 
 async def test_a_study_goes_on_where_it_stopped(done: Path, tmp_path: Path) -> None:

@@ -112,6 +112,16 @@ def test_a_workload_beside_the_file_is_found_there(tmp_path: Path, monkeypatch: 
     assert load_study(path).grids[0].workloads == ("T0", "studies/own.toml")
 
 
+def test_a_workload_that_is_not_beside_the_file_is_not_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "own.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path / "studies", LEAST.replace('"T0"', f'"own.toml", "{tmp_path}/own.toml"'))
+    assert load_study(path).grids[0].workloads == ("studies/own.toml", f"{tmp_path}/own.toml")
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -122,6 +132,10 @@ def test_a_workload_beside_the_file_is_found_there(tmp_path: Path, monkeypatch: 
         (('["T0"]', "[]"), "workloads"),
         (('["T0"]', '[""]'), "workloads"),
         (("trials = 1", "trials = 1\nlengths = [0]"), "lengths"),
+        (("trials = 1", "trials = 1\nlengths = []"), "lengths"),
+        (("trials = 1", 'trials = 1\nlengths = ["most"]'), "lengths"),
+        (("trials = 1", "trials = 3\nconcurrency = [1, 4]"), "never 4 at once"),
+        (("trials = 1", "trials = 100000\nlengths = [1, 2]"), "400000 trials"),
         (("trials = 1", 'trials = 1\nstages = ["hot"]'), "'hot' is no stage"),
         (("trials = 1", "trials = 1\nconcurrency = [100000]"), "concurrencies"),
         (("trials = 1", 'trials = 1\narms = ["docker"]'), "'docker'"),
@@ -133,6 +147,8 @@ def test_a_workload_beside_the_file_is_found_there(tmp_path: Path, monkeypatch: 
         (("[[arm]]", 'evict = ["dentries"]\n[[arm]]'), "'dentries' cannot be evicted"),
         (("[[arm]]", "trial_timeout_s = -1\n[[arm]]"), "must be positive"),
         (("[[arm]]", "trial_timeout_s = nan\n[[arm]]"), "trial_timeout_s"),
+        (("[[arm]]", f"trial_timeout_s = 1{'0' * 400}\n[[arm]]"), "trial_timeout_s"),
+        (("[[arm]]", "[resources]\nmemory_mib = 1e308\n[[arm]]"), "memory_mib"),
         (("[[arm]]", "[resources]\nmemory_mib = 1\n[[arm]]"), "resources"),
         (("[[arm]]", "[resources]\nmemory = 1\n[[arm]]"), "no key 'memory'"),
         (("[[arm]]", "seed = 1.5\n[[arm]]"), "seed"),
@@ -163,7 +179,17 @@ def test_arms_as_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", ":a=b", "docker:", "docker:path", "docker:a=1,a=2", "cell:max_trials=0", "cell:=x"]
+    "words",
+    [
+        "",
+        "cell:max_trials=" + "9" * 5000,
+        ":a=b",
+        "docker:",
+        "docker:path",
+        "docker:a=1,a=2",
+        "cell:max_trials=0",
+        "cell:=x",
+    ],
 )
 def test_words_that_are_no_arm(words: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.defaults import QUICK_LENGTH, QUICK_TRIALS, default_study, quick
 from dutyfree.measure.design.file import with_null
 from dutyfree.measure.design.plan import WAVE, Block, plan, remaining, size
@@ -20,13 +21,13 @@ NAMES = ("a", "b", "c", "d")
 @st.composite
 def studies(draw: st.DrawFn) -> Study:
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
-    bound = st.none() | st.integers(1, 6)
+    bound = st.none() | st.integers(2, 6)
     arms = tuple(Arm(name, name, max_trials=draw(bound), max_length=draw(bound)) for name in names)
     if draw(st.booleans()):
         arms = with_null(arms)
     grid = st.builds(
         Grid,
-        trials=st.integers(1, 8),
+        trials=st.integers(2, 8),
         workloads=st.lists(st.sampled_from(("T0", "T1")), min_size=1, max_size=2, unique=True).map(tuple),
         lengths=st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True).map(tuple),
         warmths=st.lists(st.sampled_from(Warmth), min_size=1, max_size=2, unique=True).map(tuple),
@@ -136,6 +137,18 @@ def test_another_arm_leaves_the_trajectories_alone() -> None:
     assert _seeds(few) == _seeds(many)
 
 
+def test_waves_are_of_equal_size_so_that_each_has_company() -> None:
+    blocks = plan(Study("s", (Arm("a", "a"), Arm("b", "b")), (Grid(WAVE * 4 + 1, ("T0",), concurrencies=(4,)),)))
+    assert [[len(turn) for turn in block.turns()] for block in blocks] == [[16, 16], [17, 17]]
+
+
+def test_an_arm_that_is_never_so_many_at_once_takes_no_part_in_that() -> None:
+    arms = (Arm("a", "a"), Arm("b", "b", max_trials=3))
+    with pytest.raises(InvalidRequest, match="'b' are never 4 at once"):
+        Study("s", arms, (Grid(8, ("T0",), concurrencies=(1, 4)),))
+    assert Study("s", arms, (Grid(8, ("T0",), concurrencies=(4,), arms=("a",)), Grid(8, ("T0",))))
+
+
 def test_arms_are_not_always_in_the_same_order() -> None:
     blocks = plan(Study("s", tuple(Arm(name, name) for name in NAMES), (Grid(30, ("T0",)),)))
     firsts = Counter(block.trials[0].condition.arm for block in blocks)
@@ -153,7 +166,7 @@ def test_the_default_study_names_only_arms_that_are_able(able: list[str]) -> Non
 def test_a_quick_study_has_every_combination_a_few_times() -> None:
     study = default_study([Arm("cell", "cell")], ["cell"])
     counts = Counter(trial.condition for block in plan(quick(study)) for trial in block.trials)
-    assert set(counts.values()) == {QUICK_TRIALS}
+    assert all(count == max(QUICK_TRIALS, condition.concurrency) for condition, count in counts.items())
     assert max(condition.length for condition in counts) == QUICK_LENGTH
 
 

@@ -12,17 +12,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from study_runs import run_study, study_of
+from study_runs import WORKLOAD, run_study, study_of
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.measure.design.plan import plan
 from dutyfree.measure.design.study import Arm, Condition, Grid, Warmth
 from dutyfree.measure.results.directory import journal_records, load_results
 from dutyfree.measure.results.records import TrialOutcome
 from dutyfree.measure.run import cold
+from dutyfree.measure.run.arms import open_arm
 from dutyfree.measure.run.arrivals import arrivals_ns, drive
 from dutyfree.measure.run.pace import Pace
 from dutyfree.measure.run.study_runner import INTERRUPTED, TIME_LIMIT, Progress
-from dutyfree.model import Phase
+from dutyfree.measure.run.trial import Attempt, Job
+from dutyfree.measure.run.wave import Unrecorded
+from dutyfree.measure.workloads.drawing import draw
+from dutyfree.measure.workloads.workload import ActionKind, ScriptedAction, Workload
+from dutyfree.model import Action, Phase
 from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Latency
 from dutyfree.trace import now_ns
 
@@ -162,6 +168,44 @@ async def test_a_drive_that_is_cancelled_waits_for_what_it_started() -> None:
     assert sorted(ended) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_drive_that_fails_ends_what_it_started(away: bool) -> None:
+    ended = []
+
+    def fail(*_: int) -> None:
+        raise ZeroDivisionError
+
+    async def arrive(index: int, intended_ns: int) -> None:
+        if index == 2:
+            fail()
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.append(index)
+
+    with pytest.raises(ZeroDivisionError):
+        await drive([0, 0, 10**7, 10**11], 2 if away else 9, arrive, fail)
+    assert sorted(ended) == [0, 1]
+
+
+async def test_a_trial_is_late_until_its_clock_starts() -> None:
+    """Whatever comes between is waited for by the one who arrived, too."""
+    study = study_of(FAKE)
+    planned = plan(study)[0].trials[0]
+    arm = await open_arm(FAKE)
+    try:
+        attempt = Attempt(
+            Job(planned, study, arm, WORKLOAD, draw(WORKLOAD, 2, 1), "m"), Unrecorded(), cold.SeenSandboxes()
+        )
+        measuring = asyncio.create_task(attempt.measure(0, intended_ns=now_ns()))
+        asyncio.get_running_loop().call_soon(time.sleep, 0.05)
+        trial = await measuring
+    finally:
+        await arm.close()
+    assert trial.completed
+    assert trial.late_ns >= 50e6 > trial.wall_ns
+
+
 async def test_several_at_once_from_their_intended_start(tmp_path: Path) -> None:
     """The rate is from the trials at concurrency 1; each arrival is a trial of its own, with how late it began."""
     grid = Grid(16, ("marked",), (1,), concurrencies=(1, 3))
@@ -184,6 +228,15 @@ async def test_without_trials_of_one_at_a_time_the_rate_is_calibrated(tmp_path: 
     assert len(results.trials) == results.planned
     waves = [record for _, record in journal_records(tmp_path / "r") if record["kind"] == "wave"]
     assert {wave["basis"] for wave in waves} == {"3 calibration trials"}
+
+
+async def test_those_whose_agents_think_are_under_way_meanwhile(tmp_path: Path) -> None:
+    action = ScriptedAction("slow", ActionKind.COMMAND, Action("true"), think_s=0.1)
+    study = study_of(FAKE, grids=(Grid(8, ("w",), (1,), concurrencies=(2,)),), keep_think_time=True)
+    results = await run_study(tmp_path / "r", study, workloads={"w": Workload("w", opening=(action,))})
+    assert all(trial.completed for trial in results.trials), "nobody was turned away"
+    waves = [record for _, record in journal_records(tmp_path / "r") if record["kind"] == "wave"]
+    assert all(wave["rate_per_s"] < 2 / 0.1 and "0.1 s of thinking" in wave["basis"] for wave in waves)
 
 
 class Crowded(FakeSubstrate):
@@ -229,6 +282,26 @@ async def test_what_was_evicted_is_out_of_memory(tmp_path: Path) -> None:
         assert ("evicted" in record) == (record["stage"] == "cold")
     assert not [each for each in (tmp_path / "r").iterdir() if "probe" in each.name]
     assert load_results(tmp_path / "r").study.evict == ("page-cache",)
+
+
+class Unevictable:
+    """A page cache that stays."""
+
+    def __init__(self, directory: Path) -> None:
+        pass
+
+    def evict(self) -> dict[str, object]:
+        raise InvalidRequest("it was not evicted")
+
+    def close(self) -> None:
+        pass
+
+
+async def test_what_was_not_evicted_is_not_cold_for_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dutyfree.measure.run.study_runner.PageCache", Unevictable)
+    study = study_of(FAKE, grids=(Grid(4, ("marked",), concurrencies=(1, 2)),), evict=("page-cache",))
+    results = await run_study(tmp_path / "r", study)
+    assert {(trial.outcome, trial.cause) for trial in results.trials} == {(TrialOutcome.NOT_COLD, "it was not evicted")}
 
 
 def test_the_probe_knows_what_is_in_memory(tmp_path: Path) -> None:

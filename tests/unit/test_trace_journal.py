@@ -1,5 +1,6 @@
 """The journal survives a writer that was killed, and hides no other damage."""
 
+import resource
 import signal
 import subprocess
 import sys
@@ -59,7 +60,9 @@ def test_a_killed_writer_loses_at_most_its_last_record(tmp_path: Path) -> None:
     assert numbers == list(range(len(numbers)))
 
 
-@pytest.mark.parametrize("damage", [b'{"n":1\n{"n":2}\n', b"[1]\n", b"\n", b"\x00\x00\n", b'{"n":1}x\n'], ids=repr)
+@pytest.mark.parametrize(
+    "damage", [b'{"n":1\n{"n":2}\n', b"[1]\n", b"\n", b"\x00\x00\n", b'{"n":1}x\n', b"[" * 99_999 + b"\n"]
+)
 def test_a_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "journal"
     write(path, {"n": 0})
@@ -95,3 +98,18 @@ def test_what_json_cannot_hold_is_refused_and_leaves_no_trace(tmp_path: Path) ->
     assert list(read_journal(path)) == [{"n": 1}]
     with pytest.raises(InvalidRequest):
         journal.append({"n": 2})
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_writer_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with JournalWriter(path) as journal:
+        journal.append({"n": 1})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                journal.append({"n": "x" * 100})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        journal.append({"n": 2})
+    assert list(read_journal(path)) == [{"n": 1}, {"n": 2}]

@@ -70,20 +70,28 @@ async def test_warm_trials_begin_with_what_is_left_to_do(tmp_path: Path) -> None
 
 
 def test_stages_before_and_after_the_clock_starts() -> None:
-    stages = (
-        Stage("image", env={"A": "1"}, cwd="/a"),
-        Stage("tools", env={"B": "2"}),
-        Stage("repository", env={"A": "3"}),
-        Stage("extras"),
-        Stage("dependencies"),
-    )
+    stages = tuple(Stage(name) for name in ("image", "tools", "repository", "extras", "dependencies"))
     assert split_stages(stages, Warmth.COLD) == split_stages(stages, Warmth.BASE) == ((), stages)
-    done, to_do = split_stages(stages, Warmth.REPOSITORY)
-    assert done == stages[:3]
-    assert [stage.name for stage in to_do] == ["extras", "dependencies"]
-    assert (dict(to_do[0].env), to_do[0].cwd) == ({"A": "3", "B": "2"}, "/a"), "what earlier stages said still holds"
+    assert split_stages(stages, Warmth.REPOSITORY) == (stages[:3], stages[3:])
     assert split_stages(stages, Warmth.DEPENDENCIES) == (stages, ())
     assert split_stages(stages[3:4], Warmth.IMAGE) == ((), stages[3:4])
+
+
+async def test_what_is_left_to_do_goes_by_what_the_stages_before_it_said(tmp_path: Path) -> None:
+    seen = ScriptedAction("seen", ActionKind.INSPECT, Action("cat /tmp/seen"), Expectation(contains=("one two /tmp",)))
+    workload = Workload(
+        "staged",
+        stages=(
+            Stage("repository", env={"A": "one", "B": "old"}, cwd="/tmp"),
+            Stage("dependencies", env={"B": "two"}, run=('echo "$A $B $(pwd)" > /tmp/seen',)),
+        ),
+        opening=(seen,),
+    )
+    grid = Grid(1, ("staged",), warmths=(Warmth.COLD, Warmth.REPOSITORY))
+    results = await run_study(
+        tmp_path / "r", study_of(Arm("cell", "cell"), grids=(grid,)), workloads={"staged": workload}
+    )
+    assert [(trial.outcome, trial.cause) for trial in of(results, "cell")] == [(COMPLETED, "")] * 2
 
 
 async def test_think_time_is_kept_and_is_no_part_of_the_trial(tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ async def test_a_fault_is_one_counted_failure(
     """The first occurrence goes wrong, and nothing else does; the other trials are what they would have been."""
     broken = scripted(Fault(step, kind, nth=1))
     start_s = time.monotonic()
-    results = await run_study(tmp_path / "r", study_of(FAKE, trial_timeout_s=0.3), substrates={"fake": broken})
+    results = await run_study(tmp_path / "r", study_of(FAKE, trial_timeout_s=1.0), substrates={"fake": broken})
     assert time.monotonic() - start_s < 10
     assert len(results.trials) == results.planned
     assert results.cut_short == ""
@@ -183,6 +191,8 @@ class Wayward(FakeSubstrate):
             on_span(span)
         if self.waywardness == "same id":
             sandbox.id = "twin"
+        elif self.waywardness == "long id":
+            sandbox.id = "x" * 5_000_000 + sandbox.id
         elif self.waywardness.startswith(("run", "destroy")):
             return WaywardSandbox(sandbox, self.waywardness)
         return sandbox
@@ -243,6 +253,7 @@ def _lies(waywardness: str, start_ns: int) -> list[Any]:
         "span that calls tax execution": [Span(Phase.EXECUTE, start_ns, end_ns)],
         "span that is none": [None],
         "span with words for numbers": [Span(Phase.CREATE, "now", "then")],  # type: ignore[arg-type]
+        "span with a long name": [Span(Phase.CREATE, start_ns, end_ns, "", "x" * 5_000_000)],
         "too many spans": [Span(Phase.CREATE, start_ns, end_ns)] * 20_000,
     }.get(waywardness, [])
 
@@ -278,11 +289,13 @@ async def _ignore_cancellation() -> None:
         ("span that calls tax execution", INFRA, Phase.CREATE),
         ("span that is none", INFRA, Phase.CREATE),
         ("span with words for numbers", INFRA, Phase.CREATE),
+        ("span with a long name", INFRA, Phase.CREATE),
         ("too many spans", INFRA, Phase.CREATE),
+        ("long id", COMPLETED, None),
     ],
 )
 async def test_a_substrate_that_keeps_no_contract(
-    tmp_path: Path, waywardness: str, outcome: TrialOutcome, phase: Phase
+    tmp_path: Path, waywardness: str, outcome: TrialOutcome, phase: Phase | None
 ) -> None:
     study = study_of(FAKE, grids=(Grid(2, ("marked",), (2,)),), trial_timeout_s=0.3)
     results = await run_study(tmp_path / "r", study, substrates={"fake": lambda: Wayward(waywardness)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from dutyfree.errors import CapacityError, InfraFailed, InvalidRequest
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.measure.design.study import Study
+    from dutyfree.measure.design.study import Grid, Study
     from dutyfree.measure.results.records import Results
     from dutyfree.measure.run.discovery import Found
 
@@ -65,7 +66,11 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: T0)")
     group.add_argument(
-        "--length", action="append", type=int, metavar="N", help="actions; may be repeated (default: 10)"
+        "--length",
+        action="append",
+        type=_length,
+        metavar="N",
+        help="actions, or `all` of a recording or an opening; may be repeated (default: 10, of recordings all)",
     )
     group.add_argument("--trials", type=int, metavar="N", help="of each combination (default: 5)")
     group.add_argument(
@@ -75,6 +80,10 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="of orders and trajectories (default: 1)")
     group.add_argument("--trial-timeout", type=seconds_of, metavar="TIME", help="for one trial (default: 10m)")
     group.add_argument("--evict", action="append", metavar="WHAT", help="page-cache: before each cold trial, as root")
+
+
+def _length(words: str) -> int | str:
+    return words if words == "all" else int(words)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -112,6 +121,7 @@ async def _study(options: argparse.Namespace, display: Display) -> Study:
     from dutyfree.measure.design import defaults
     from dutyfree.measure.design.file import load_study
     from dutyfree.measure.results.directory import read_study
+    from dutyfree.measure.run.gathering import with_lengths
 
     given = [f"--{name.replace('_', '-')}" for name in _DESIGN if getattr(options, name) is not None]
     if options.study is not None and given:
@@ -120,39 +130,58 @@ async def _study(options: argparse.Namespace, display: Display) -> Study:
         raise InvalidRequest("--resume needs the directory of the results", hint="name it with --output")
     if options.resume and options.study is None and not given:
         study, _ = read_study(options.output)
-    elif options.study is not None:
-        study = load_study(options.study)
-    elif given:
-        study = await _from_flags(options, display)
     else:
-        study = await _default(display)
-    if options.quick and not options.resume:
-        study = defaults.quick(study)
+        if options.study is not None:
+            study = load_study(options.study)
+        else:
+            study = await (_from_flags(options, display) if given else _default(display))
+        study = with_lengths(study)
+        if options.quick:
+            study = defaults.quick(study)
     return study if options.time_limit is None else replace(study, time_limit_s=options.time_limit)
 
 
 async def _from_flags(options: argparse.Namespace, display: Display) -> Study:
     from dutyfree.measure.design import file
-    from dutyfree.measure.design.study import Grid, Study
+    from dutyfree.measure.design.study import Study
 
+    grids = _grids(options)
     if options.substrate:
         arms = tuple(file.arm_from_words(words) for words in options.substrate)
     else:
         arms = tuple((await _found(display)).arms)
-    grid = Grid(
-        trials=5 if options.trials is None else options.trials,
-        workloads=tuple(options.workload or ("T0",)),
-        lengths=tuple(options.length or (10,)),
-        warmths=tuple(file.stage(each) for each in options.stage or ("cold",)),
-        concurrencies=tuple(options.concurrency or (1,)),
-    )
     return Study(
         name="from flags",
         arms=file.with_null(arms),
-        grids=(grid,),
+        grids=grids,
         seed=1 if options.seed is None else options.seed,
         evict=tuple(file.evictable(each) for each in options.evict or ()),
         trial_timeout_s=600.0 if options.trial_timeout is None else options.trial_timeout,
+    )
+
+
+def _grids(options: argparse.Namespace) -> tuple[Grid, ...]:
+    """What the flags ask for; where they name no length, those of the workloads differ, and so there are two grids."""
+    from dutyfree.measure.design import file
+    from dutyfree.measure.design.study import WHOLE, Grid
+    from dutyfree.measure.workloads.catalogue import find
+
+    workloads = tuple(options.workload or ("T0",))
+    if options.length:
+        asked = {tuple(file.length(each) for each in options.length): workloads}
+    else:
+        endless = tuple(name for name in workloads if find(name).menu)
+        asked = {(10,): endless, (WHOLE,): tuple(name for name in workloads if name not in endless)}
+    return tuple(
+        Grid(
+            trials=5 if options.trials is None else options.trials,
+            workloads=names,
+            lengths=lengths,
+            warmths=tuple(file.stage(each) for each in options.stage or ("cold",)),
+            concurrencies=tuple(options.concurrency or (1,)),
+        )
+        for lengths, names in asked.items()
+        if names
     )
 
 
@@ -205,7 +234,12 @@ async def _measure(
     facts, fingerprints = host_facts(), gathered.fingerprints
     with ResultsWriter(path, study, host=facts, workloads=fingerprints, resume=options.resume) as writer:
         runner = StudyRunner(writer, gathered.workloads, on_progress=BenchProgress(display))
-        with _Signals(runner.stop):
+
+        def stop() -> None:
+            display.say("stopping: the results so far are kept")
+            runner.stop()
+
+        with _Signals(stop):
             return await runner.run(), dict(runner.unavailable)
 
 
@@ -222,7 +256,7 @@ def _analysed(path: Path, results: Results, options: argparse.Namespace, display
             analysis = analyse(results)
             export_parquet(path, results)
             page = None if options.no_report else write_report(results, analysis, path / "report").page
-    except InvalidRequest as error:
+    except (InvalidRequest, OSError) as error:
         display.say(f"warning: there is no analysis: {error}")
         return None, None
     return analysis, page
@@ -259,14 +293,14 @@ def _exit_code(results: Results, stopped: str, path: Path, display: Display) -> 
 
     if stopped:
         left = count(results.planned - len(results.trials), "trial")
-        display.say(f"{stopped}: {left} left; dutyfree bench --output {path} --resume goes on")
+        display.say(f"{stopped}: {left} left; dutyfree bench --output {shlex.quote(str(path))} --resume goes on")
     if stopped == INTERRUPTED:
         return ExitCode.INTERRUPTED
     contenders = {arm.name for arm in results.study.arms if arm.substrate != NULL}
     if contenders and all("unavailable" in results.arms.get(name, {}) for name in contenders):
         return ExitCode.INFRASTRUCTURE
-    tried = [trial for trial in results.trials if trial.condition.arm in contenders]
-    return ExitCode.FAILED if tried and not any(trial.completed for trial in tried) else ExitCode.DONE
+    completed = {trial.condition.arm for trial in results.trials if trial.completed}
+    return ExitCode.FAILED if contenders and not contenders & completed else ExitCode.DONE
 
 
 class _Signals:
@@ -287,7 +321,6 @@ class _Signals:
 
     def _first(self) -> None:
         self._restore()
-        print("stopping: the results so far are kept", file=sys.stderr)
         self._stop()
 
     def _restore(self) -> None:

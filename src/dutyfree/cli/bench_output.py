@@ -103,8 +103,12 @@ def _by_condition(results: Results) -> dict[Condition, list[Trial]]:
     found: dict[Condition, list[Trial]] = {}
     for trial in results.trials:
         found.setdefault(trial.condition, []).append(trial)
-    arms = [arm.name for arm in results.study.arms]
-    keys = sorted(found, key=lambda c: (c.workload, c.length, c.warmth, c.concurrency, arms.index(c.arm)))
+    from dutyfree.measure.design.study import Warmth
+
+    arms, warmths = [arm.name for arm in results.study.arms], list(Warmth)
+    keys = sorted(
+        found, key=lambda c: (c.workload, c.length, warmths.index(c.warmth), c.concurrency, arms.index(c.arm))
+    )
     return {key: found[key] for key in keys}
 
 

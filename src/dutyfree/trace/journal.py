@@ -48,7 +48,10 @@ class JournalWriter:
         self.extend((record,), sync=sync)
 
     def extend(self, records: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
-        """Add several records, or none, with one call of the kernel. Raises as `append` does, and then adds nothing."""
+        """Add several records, or none, with one call of the kernel.
+
+        Raises as `append` does, and OSError where the disk is full; then nothing was added, not even a part.
+        """
         self._write(b"".join(_line(record) for record in records))
         if sync:
             os.fsync(self._fd)
@@ -72,6 +75,8 @@ class JournalWriter:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CapacityError(f"{self._path} is being written by someone else") from error
+        if not os.fstat(self._fd).st_nlink:  # by a writer that took it away before we had the lock
+            raise CapacityError(f"{self._path} was removed meanwhile")
 
     def _prepare(self) -> None:
         """Cut off a torn last line, then check the header or write it."""
@@ -91,9 +96,15 @@ class JournalWriter:
     def _write(self, lines: bytes) -> None:
         if self._fd < 0:
             raise InvalidRequest(f"the journal {self._path} is closed")
+        size_bytes = os.fstat(self._fd).st_size
         rest = memoryview(lines)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            # What comes after half a line would be lost with it, or be taken for damage.
+            os.ftruncate(self._fd, size_bytes)
+            raise
 
 
 def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -143,7 +154,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"line {number} of {path} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"line {number} of {path} is not a record")
@@ -157,7 +168,7 @@ def _header() -> bytes:
 def _check_header(path: Path, line: bytes) -> None:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise InvalidRequest(f"{path} is not a journal")

@@ -40,7 +40,6 @@ from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, 
 
 _NETWORKS: Final = (Network.NONE, Network.HOST)
 """What cells, which run the lines of recipes, have."""
-MAX_FILE_BYTES: Final = tables.MAX_FILE_BYTES
 _REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[^/]+:")
 _FETCHED: Final = ("docker://", "docker-daemon:")
 

@@ -49,4 +49,5 @@ def quick(study: Study) -> Study:
 
 def _quick(grid: Grid) -> Grid:
     lengths = tuple(dict.fromkeys(min(length, QUICK_LENGTH) for length in grid.lengths))
-    return replace(grid, trials=min(grid.trials, QUICK_TRIALS), lengths=lengths)
+    trials = max(min(grid.trials, QUICK_TRIALS), *grid.concurrencies)
+    return replace(grid, trials=trials, lengths=lengths)

@@ -27,7 +27,7 @@
     [[grid]]
     trials = 100
     workloads = ["T0", "T1", "mine.toml"]
-    lengths = [1, 10]
+    lengths = [1, 10]             # "all": as many actions as a recording has, or a workload's opening
     stages = ["cold", "dependencies"]
     concurrency = [1, 4]
     arms = ["docker-exec"]        # all of them, unless some are named
@@ -47,15 +47,16 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.images.recipes.tables import read_document
 from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.plan import NULL
-from dutyfree.measure.design.study import DEFAULT_RESOURCES, Arm, Grid, Study, Warmth
+from dutyfree.measure.design.study import DEFAULT_RESOURCES, WHOLE, Arm, Grid, Study, Warmth
 from dutyfree.measure.design.table import Table
 from dutyfree.model import Resources
 from dutyfree.model.limits import MIB
 
 EVICTABLE: Final = ("page-cache",)
 NULL_ARM: Final = Arm(NULL, NULL)
+MAX_MIB: Final = 2**40
+_ALL: Final = "all"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:=-]{0,62}")
-
 _UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _KEYS: Final = (
     *("name", "seed", "time_limit_s", "trial_timeout_s", "evict", "keep_think_time"),
@@ -72,18 +73,7 @@ def load_study(path: Path | str) -> Study:
 def parse_study(document: Mapping[str, Any], path: Path) -> Study:
     """What the TOML `document` says; `path`, its file, is what paths in it are relative to. Raises as `load_study`."""
     table = Table(document, str(path))
-    table.allow(
-        "name",
-        "seed",
-        "time_limit_s",
-        "trial_timeout_s",
-        "evict",
-        "keep_think_time",
-        "null",
-        "resources",
-        "arm",
-        "grid",
-    )
+    table.allow(*_KEYS)
     arms = tuple(_arm(each) for each in table.each("arm"))
     with_floor = table.given("null", tables.flag, True)
     grids = tuple(_grid(each, path.parent) for each in table.each("grid"))
@@ -144,6 +134,11 @@ def stage(value: Any) -> Warmth:
         raise InvalidRequest(f"{value!r:.80} is no stage", hint=f"there are: {', '.join(Warmth)}") from None
 
 
+def length(value: Any) -> int:
+    """How many actions: a number above zero, or "all". Raises InvalidRequest."""
+    return WHOLE if value == _ALL else tables.positive(value)
+
+
 def evictable(value: Any) -> str:
     """Something that can be evicted before a cold trial. Raises InvalidRequest."""
     if value not in EVICTABLE:
@@ -179,7 +174,7 @@ def _grid(table: Table, directory: Path) -> Grid:
         lambda: Grid(
             trials=table.required("trials", tables.whole),
             workloads=tuple(_workload(each, directory) for each in workloads),
-            lengths=table.given("lengths", tables.listed(tables.whole), (1,)),
+            lengths=table.given("lengths", tables.listed(length), (1,)),
             warmths=table.given("stages", tables.listed(stage), (Warmth.COLD,)),
             concurrencies=table.given("concurrency", tables.listed(tables.whole), (1,)),
             arms=table.given("arms", tables.listed(tables.text), ()),
@@ -188,9 +183,9 @@ def _grid(table: Table, directory: Path) -> Grid:
 
 
 def _workload(name: str, directory: Path) -> str:
-    """A workload that is a file beside the study, as seen from here; a name is left alone."""
-    beside = directory / name
-    return os.path.relpath(beside) if beside.is_file() else name
+    """A workload that is a file, as seen from here; a name is left alone."""
+    is_path = Path(name).suffix or os.sep in name or (directory / name).is_file()
+    return os.path.relpath(directory / name) if is_path and not Path(name).is_absolute() else name
 
 
 def _resources(table: Table) -> Resources:
@@ -209,12 +204,14 @@ def _resources(table: Table) -> Resources:
 
 def _mebibytes(value: Any) -> int | None:
     count = tables.unless_none(tables.number)(value)
+    if count is not None and count > MAX_MIB:
+        raise InvalidRequest(f"at most {MAX_MIB} are taken, not {value!r:.80}")
     return None if count is None else int(count * MIB)
 
 
 def _positive_word(words: str, value: str | None) -> int | None:
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < 1:
+    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
         raise InvalidRequest(f"{words!r:.80}: a positive number is wanted, not {value!r:.80}")
     return int(value)

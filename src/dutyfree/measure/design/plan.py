@@ -5,7 +5,7 @@ in it, in random order, all of them on the same trajectories: what differs withi
 one block of every setting, in random order; the others of each setting are spread evenly over the rest of the study, at
 random. So whatever drifts during a study meets all settings and arms alike, and in one that is cut short every setting
 has had the same share of its blocks. At a concurrency above one an arm's part of a block is not one trial but a wave:
-arrivals need company.
+arrivals need company. So waves are of equal size, rather than all but the last one full.
 """
 
 from __future__ import annotations
@@ -108,12 +108,9 @@ def _at_most(arm: Arm, trials: int) -> int:
     return trials if arm.max_trials is None else min(trials, arm.max_trials)
 
 
-def _wave_size(setting: Setting) -> int:
-    return 1 if setting[3] == 1 else WAVE * setting[3]
-
-
 def _block_count(setting: Setting, arms: Mapping[str, int]) -> int:
-    return -(-max(arms.values()) // _wave_size(setting))
+    wave = 1 if setting[3] == 1 else WAVE * setting[3]
+    return -(-max(arms.values()) // wave)
 
 
 def _block(
@@ -121,7 +118,8 @@ def _block(
 ) -> Block:
     arms = sorted(repetitions)
     random.Random(f"{seed} block {index} of {setting}").shuffle(arms)
-    nth = range(index * _wave_size(setting), (index + 1) * _wave_size(setting))
+    most, count = max(repetitions.values()), _block_count(setting, repetitions)
+    nth = range(index * most // count, (index + 1) * most // count)
     trials: list[PlannedTrial] = []
     for arm in arms:
         condition = Condition(arm, *setting)

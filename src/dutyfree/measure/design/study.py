@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
@@ -14,6 +15,9 @@ from dutyfree.model.limits import MIB
 MAX_LENGTH: Final = 10_000
 MAX_CONCURRENCY: Final = 1024
 MAX_TRIALS: Final = 100_000
+"""Of each combination; and twice as many in a whole study, whose plan is made before anything else."""
+WHOLE: Final = 0
+"""As a length: as many actions as the workload's opening has; of a recording that is all (`run.gathering`)."""
 DEFAULT_RESOURCES: Final = Resources(memory_bytes=1024 * MIB, disk_bytes=512 * MIB)
 
 
@@ -55,15 +59,23 @@ class Grid:
     arms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, values, most in (
-            ("trials", (self.trials,), MAX_TRIALS),
-            ("lengths", self.lengths, MAX_LENGTH),
-            ("concurrencies", self.concurrencies, MAX_CONCURRENCY),
+        for name, values, least, most in (
+            ("trials", (self.trials,), 1, MAX_TRIALS),
+            ("lengths", self.lengths, WHOLE, MAX_LENGTH),
+            ("concurrencies", self.concurrencies, 1, MAX_CONCURRENCY),
         ):
-            if not values or any(not 1 <= value <= most for value in values):
+            if not values or any(not least <= value <= most for value in values):
                 raise InvalidRequest(f"{name} is {list(values)}; each must lie between 1 and {most}")
         if not self.workloads or not self.warmths:
             raise InvalidRequest("a grid needs workloads and stages")
+        if self.trials < max(self.concurrencies):
+            hint = "eight times as many, or more, tell something"
+            raise InvalidRequest(f"{self.trials} trials are never {max(self.concurrencies)} at once", hint=hint)
+
+    @property
+    def combinations(self) -> int:
+        """How many there are of each arm."""
+        return len(self.workloads) * len(self.lengths) * len(self.warmths) * len(self.concurrencies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,5 +115,12 @@ class Study:
         for name in (name for grid in self.grids for name in grid.arms):
             if name not in names:
                 raise InvalidRequest(f"a grid names the arm {name!r}; there are: {', '.join(names)}")
+        for grid, arm in product(self.grids, self.arms):
+            most, is_in = max(grid.concurrencies), not grid.arms or arm.name in grid.arms
+            if is_in and (arm.max_trials or most) < most:
+                raise InvalidRequest(f"at most {arm.max_trials} trials of {arm.name!r} are never {most} at once")
+        trials = sum(grid.trials * grid.combinations * len(self.arms) for grid in self.grids)
+        if trials > 2 * MAX_TRIALS:
+            raise InvalidRequest(f"these are {trials} trials; a study has at most {2 * MAX_TRIALS}")
         if not self.trial_timeout_s > 0 or (self.time_limit_s is not None and not self.time_limit_s > 0):
             raise InvalidRequest("time limits must be positive")

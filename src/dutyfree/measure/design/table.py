@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -43,9 +44,9 @@ def whole(value: Any) -> int:
 
 
 def natural(value: Any) -> int:
-    """A whole number that is not negative."""
-    if whole(value) < 0:
-        raise InvalidRequest(f"a number that is not negative is wanted, not {value!r:.80}")
+    """A whole number that is not negative, and that other tools can hold, too."""
+    if not 0 <= whole(value) < 2**63:
+        raise InvalidRequest(f"a number from 0 to 2**63 - 1 is wanted, not {value!r:.80}")
     return int(value)
 
 
@@ -58,7 +59,7 @@ def positive(value: Any) -> int:
 
 def number(value: Any) -> float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise InvalidRequest(f"a number is wanted, not {value!r:.80}")
     return float(value)
 

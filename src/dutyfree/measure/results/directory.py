@@ -59,7 +59,7 @@ def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
         raise InvalidRequest(f"{file} is of schema {found!r:.20}; this reads schema {layout.SCHEMA}")
     table.allow("format", "schema", "dutyfree", "begun_s", "planned", "workloads", "study")
     facts = {
-        "planned": table.required("planned", tables.whole),
+        "planned": table.required("planned", tables.natural),
         "workloads": table.required("workloads", tables.options),
     }
     return study_from_json(table.required("study", json_object), f"{file}, study"), facts

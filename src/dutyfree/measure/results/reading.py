@@ -57,7 +57,7 @@ class JournalReading:
         match record:
             # By far the most frequent one, so that it has a way of its own.
             case {"kind": "action", "trial": int(trial), "name": str(name), "of": str(kind), "start_ns": int()} if (
-                len(record) == 6
+                len(record) == 6 and 0 <= record["start_ns"] < 2**63
             ):
                 self._action(line, trial, name, kind, record.get("parts_ns"))
             case {"kind": "span"}:
@@ -152,8 +152,9 @@ def _check(trial: Trial, where: str) -> None:
         raise InvalidRequest(f"{where}: the actions of trial {trial.number} take longer than the trial")
     if (trial.first_observation_ns or 0) > trial.wall_ns:
         raise InvalidRequest(f"{where}: the first observation of trial {trial.number} is after its end")
-    if trial.completed and (not trial.actions or trial.first_observation_ns is None):
-        raise InvalidRequest(f"{where}: trial {trial.number} completed without an action")
+    if trial.completed and (len(trial.actions) != trial.condition.length or trial.first_observation_ns is None):
+        done, all_of_it = len(trial.actions), trial.condition.length
+        raise InvalidRequest(f"{where}: trial {trial.number} completed with {done} of {all_of_it} actions")
 
 
 def _phase(value: Any) -> Phase:

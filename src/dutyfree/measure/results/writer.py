@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -12,11 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from dutyfree import __version__
-from dutyfree.errors import InvalidRequest
+from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.images.store.documents import sync_directory
 from dutyfree.measure.design.plan import PlannedTrial, plan, size
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
-from dutyfree.measure.results.directory import load_results, read_study
+from dutyfree.measure.results.directory import journal_records, load_results, read_study
 from dutyfree.measure.results.records import ActionRecord, Trial
 from dutyfree.measure.results.study_json import study_as_json
 from dutyfree.model import Phase
@@ -31,12 +33,21 @@ _PART = ".dutyfree-part"
 """Ends the name of a file that is being written; one that is found was left by a process that was killed."""
 
 
+class Unwritable(CapacityError):
+    """What was measured cannot be kept: the disk is full, say. What is there already stays valid."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        hint = "make room, and go on with --resume: no trial that was over is lost"
+        super().__init__(f"cannot write to {path}: {error.strerror or error}", hint=hint)
+
+
 class ResultsWriter:
     """The results of one study in one directory, while its `with` block lasts.
 
     A new directory is made; one with results in it is gone on with if `resume` says so. Entering raises InvalidRequest
-    for a directory that holds anything else, another study, the same one with other workloads, or one that was measured
-    on another machine; CapacityError while another process writes to it; OSError for what the file system refuses.
+    for a directory that cannot be made or holds anything else, another study, the same one with other workloads, or one
+    that was measured on another machine; CapacityError while another process writes to it. All methods raise Unwritable
+    for what the disk refuses. A study that fails before its first trial begins leaves nothing.
     """
 
     def __init__(
@@ -59,26 +70,30 @@ class ResultsWriter:
         self._sequence = 0
         self._pending: list[tuple[int, int, ActionRecord]] = []
         self._due_s = 0.0
+        self._is_ours = False
+        """Whether the directory was not there before."""
+        self._is_empty = False
+        """Whether nothing that was measured is in it."""
 
     def __enter__(self) -> Self:
-        self._check_directory()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._journal = JournalWriter(self.path / layout.JOURNAL)
         try:
-            if (self.path / layout.STUDY).exists():
-                self._go_on()
-            else:
-                self._begin()
-        except BaseException:
-            self._journal.close()
-            raise
+            self._check_directory()
+            self._is_ours = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._journal = JournalWriter(self.path / layout.JOURNAL)
+            try:
+                self._open()
+            except BaseException as error:
+                self._leave(error)
+                raise
+        except OSError as error:
+            raise InvalidRequest(f"{self.path} cannot hold results: {error.strerror or error}") from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._journal is not None:
-            self._journal.close()
+        self._leave(error)
 
     @property
     def done(self) -> frozenset[int]:
@@ -92,8 +107,9 @@ class ResultsWriter:
 
     def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
         """A trial begins."""
+        self._is_empty = False
         at_s = time.time()
-        self._append(layout.begin_record(planned, sequence=sequence, late_ns=late_ns, at_s=at_s, evicted=evicted))
+        self._write(layout.begin_record(planned, sequence=sequence, late_ns=late_ns, at_s=at_s, evicted=evicted))
 
     def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
         """An action of a trial gave its observation; in the journal within `LATEST_S`, or with the next record.
@@ -102,43 +118,54 @@ class ResultsWriter:
         """
         self._pending.append((trial, start_ns, action))
         if time.monotonic() >= self._due_s:
-            self._flush()
+            self._write()
 
     def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
         """A span of a trial's sandbox ended."""
-        self._append(layout.span_record(trial, phase, name, start_ns, end_ns))
+        self._write(layout.span_record(trial, phase, name, start_ns, end_ns))
 
     def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
         """A trial is over; with `sync`, it is on the disk when this returns, and all before it."""
-        self._append(layout.end_record(trial, sandbox), sync=sync)
+        self._write(layout.end_record(trial, sandbox), sync=sync)
 
     def sync(self) -> None:
         """Return when all that was told is on the disk."""
-        self._flush(sync=True)
+        self._write(sync=True)
 
     def arm(self, name: str, facts: Mapping[str, Any]) -> None:
         """What is known of an arm; the last word on it holds."""
-        self._append({"kind": "arm", "arm": name, "facts": dict(facts)})
+        self._write({"kind": "arm", "arm": name, "facts": dict(facts)})
 
     def wave(self, block: int, arm: str, *, rate_per_s: float, service_ns: int, basis: str) -> None:
         """Arrivals begin: how many per second, and the service time that this rate was made from."""
         told = {"kind": "wave", "block": block, "arm": arm, "rate_per_s": rate_per_s, "service_ns": service_ns}
-        self._append(told | {"basis": basis}, sync=True)
+        self._write(told | {"basis": basis}, sync=True)
 
     def stop(self, reason: str) -> None:
         """The study ends here; `reason` is empty if nothing was left to do."""
-        self._append({"kind": "stop", "at_s": round(time.time(), 3), "reason": reason}, sync=True)
+        self._write({"kind": "stop", "at_s": round(time.time(), 3), "reason": reason}, sync=True)
 
-    def _append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
+    def _write(self, *more: Mapping[str, Any], sync: bool = False) -> None:
+        """Write all actions that wait for it, and then `more`."""
         assert self._journal is not None, "the writer is used in its `with` block"
-        self._flush()
-        self._journal.append(record, sync=sync)
-
-    def _flush(self, *, sync: bool = False) -> None:
-        assert self._journal is not None, "the writer is used in its `with` block"
-        self._journal.extend((layout.action_record(*each) for each in self._pending), sync=sync)
+        try:
+            self._journal.extend((*(layout.action_record(*each) for each in self._pending), *more), sync=sync)
+        except OSError as error:
+            raise Unwritable(self.path, error) from error
         self._pending.clear()
         self._due_s = time.monotonic() + LATEST_S
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Let go of the directory; of a study that could not begin, nothing is left that another would stumble on."""
+        assert self._journal is not None, "the writer is used in its `with` block"
+        if error is not None and self._is_empty:
+            with contextlib.suppress(OSError):
+                # While the lock is held, and first what makes them results.
+                for name in (layout.STUDY, layout.HOST, layout.JOURNAL):
+                    (self.path / name).unlink(missing_ok=True)
+                if self._is_ours:
+                    self.path.rmdir()
+        self._journal.close()
 
     def _check_directory(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -159,6 +186,15 @@ class ResultsWriter:
         elif self._resume:
             raise InvalidRequest(f"{self.path} holds no results to go on with", hint="leave out --resume")
 
+    def _open(self) -> None:
+        if (self.path / layout.STUDY).exists():
+            self._go_on()
+        elif any(record["kind"] == "trial" for _, record in journal_records(self.path)):
+            raise InvalidRequest(f"{self.path} holds trials, and their {layout.STUDY} is gone")
+        else:
+            self._is_empty = True
+            self._begin()
+
     def _begin(self) -> None:
         _publish(self.path / layout.HOST, self._host)
         # Last: a directory holds results as soon as, and only if, this file is in it.
@@ -174,7 +210,8 @@ class ResultsWriter:
                 "study": study_as_json(self.study),
             },
         )
-        self._append({"kind": "run", "at_s": round(time.time(), 3), "resumed": False}, sync=True)
+        self._write({"kind": "run", "at_s": round(time.time(), 3), "resumed": False}, sync=True)
+        sync_directory(self.path)
 
     def _go_on(self) -> None:
         kept, facts = read_study(self.path)
@@ -195,7 +232,7 @@ class ResultsWriter:
                 )
         self.earlier = results.trials
         self._sequence = 1 + max((trial.sequence for trial in results.trials), default=-1)
-        self._append({"kind": "run", "at_s": round(time.time(), 3), "resumed": True}, sync=True)
+        self._write({"kind": "run", "at_s": round(time.time(), 3), "resumed": True}, sync=True)
 
 
 def _publish(path: Path, content: Mapping[str, Any]) -> None:

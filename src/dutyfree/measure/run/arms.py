@@ -97,5 +97,4 @@ def _facts(substrate: GuardedSubstrate) -> dict[str, Any]:
         "capabilities": sorted(str(each) for each in substrate.capabilities),
         "emulated": substrate.emulated,
     }
-    version = getattr(substrate.inner, "version", "")
-    return facts | ({"version": version[:200]} if isinstance(version, str) and version else {})
+    return facts | ({"version": substrate.version[:200]} if substrate.version else {})

@@ -36,25 +36,21 @@ async def drive(
 ) -> None:
     """Call `arrive(index, intended_ns)` for each at its time, on the monotonic clock, and wait for all of them to end.
 
-    Those that come while `most` are under way are turned away. Neither callback may raise. Cancelled, it cancels what
-    is under way and waits for it.
+    Those that come while `most` are under way are turned away. Cancelled, or when one of the callbacks raises (which is
+    then raised here), it cancels what is under way and waits for it.
     """
     start_ns = now_ns() + _SETTLING_NS
     under_way: set[asyncio.Task[None]] = set()
     try:
-        for index, time_ns in enumerate(times_ns):
-            intended_ns = start_ns + time_ns
-            await asyncio.sleep(max(0, intended_ns - now_ns()) / 1e9)
-            if len(under_way) >= most:
-                turn_away(index, intended_ns)
-                continue
-            task = asyncio.get_running_loop().create_task(arrive(index, intended_ns))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-        while under_way:
-            await asyncio.wait(under_way)
-    except asyncio.CancelledError:
-        for each in under_way:
-            each.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-        raise
+        async with asyncio.TaskGroup() as tasks:
+            for index, time_ns in enumerate(times_ns):
+                intended_ns = start_ns + time_ns
+                await asyncio.sleep(max(0, intended_ns - now_ns()) / 1e9)
+                if len(under_way) >= most:
+                    turn_away(index, intended_ns)
+                    continue
+                task = tasks.create_task(arrive(index, intended_ns))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

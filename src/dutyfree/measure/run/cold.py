@@ -98,7 +98,7 @@ class PageCache:
             raise InvalidRequest(f"the page cache cannot be evicted: {error.strerror}", hint=_HINT) from error
         if resident := self._probe.resident_pages():
             raise InvalidRequest(
-                f"the page cache was not evicted: {resident} of {_PAGES} pages of {self._probe.path} are still in it",
+                f"the page cache was not evicted: {resident} of {_PAGES} pages of a file are still in it",
                 hint="put the results on a file system that is not in memory",
             )
         return {"page_cache_kib": [before_kib, machine.meminfo_kib("Cached")]}
@@ -109,24 +109,24 @@ class PageCache:
 
 
 class _Probe:
-    """A file, and how much of it is in memory."""
+    """A file without a name, so that nothing of it is left whoever is killed, and how much of it is in memory."""
 
     def __init__(self, directory: Path) -> None:
-        self._fd, name = tempfile.mkstemp(dir=directory, prefix=".page-cache-probe-")
-        self.path = Path(name)
-        os.write(self._fd, os.urandom(_PAGES * mmap.PAGESIZE))
-        os.fsync(self._fd)
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  open for as long as this is
+        self._file.write(os.urandom(_PAGES * mmap.PAGESIZE))
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def touch(self) -> None:
         """Have all of it in memory."""
-        os.pread(self._fd, _PAGES * mmap.PAGESIZE, 0)
+        os.pread(self._file.fileno(), _PAGES * mmap.PAGESIZE, 0)
 
     def resident_pages(self) -> int:
         """How many of its pages are in memory, as the kernel says."""
         libc = ctypes.CDLL(None, use_errno=True)
         told = (ctypes.c_ubyte * _PAGES)()
         # A private, writable mapping, since ctypes takes the address of nothing else; no page of it is touched.
-        with mmap.mmap(self._fd, _PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE) as mapped:
+        with mmap.mmap(self._file.fileno(), _PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE) as mapped:
             pages = ctypes.c_char.from_buffer(mapped)
             try:
                 failed = libc.mincore(
@@ -139,7 +139,4 @@ class _Probe:
         return sum(each & 1 for each in told)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self.path.unlink(missing_ok=True)
+        self._file.close()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.measure.design.study import Study
+from dutyfree.images.recipes import inputs
+from dutyfree.measure.design.study import WHOLE, Grid, Study
 from dutyfree.measure.workloads.catalogue import find
 from dutyfree.measure.workloads.drawing import draw
-from dutyfree.measure.workloads.materials import prepare
+from dutyfree.measure.workloads.materials import MARK, prepare
 from dutyfree.measure.workloads.workload import Workload
 
 
@@ -23,7 +24,25 @@ class Gathered:
 
     workloads: dict[str, Workload]
     fingerprints: dict[str, str]
-    """Change with anything that a workload does; not with where its materials lie on this machine."""
+    """Change with anything that a workload does or takes in; not with where that lies on this machine."""
+
+
+def with_lengths(study: Study) -> Study:
+    """The study with numbers in place of WHOLE. Raises InvalidRequest for a workload that there is not."""
+    return replace(study, grids=tuple(each for grid in study.grids for each in _with_lengths(grid)))
+
+
+def _with_lengths(grid: Grid) -> list[Grid]:
+    """The grid, or, as workloads differ in length, one for each of them."""
+    if WHOLE not in grid.lengths:
+        return [grid]
+    return [replace(grid, workloads=(name,), lengths=_lengths(grid, find(name))) for name in grid.workloads]
+
+
+def _lengths(grid: Grid, workload: Workload) -> tuple[int, ...]:
+    if not workload.opening:
+        raise InvalidRequest(f"workload {workload.name!r} has no opening: all of it has no end", hint="name a length")
+    return tuple(dict.fromkeys(len(workload.opening) if each == WHOLE else each for each in grid.lengths))
 
 
 def gather(
@@ -46,9 +65,13 @@ def gather(
 
 
 def fingerprint(workload: Workload) -> str:
-    """The digest of all that it does."""
+    """The digest of all that it does, and of the files that it takes in. Raises InvalidRequest if one is not there."""
+    told = asdict(workload)
+    for given in (given for stage in told["stages"] for given in stage["files"]):
+        if not given["source"].startswith(MARK):  # what materials hold is pinned
+            given["source"] = inputs.fingerprint(Path(given["source"]))
     try:
-        text = json.dumps(asdict(workload), sort_keys=True, default=_told)
+        text = json.dumps(told, sort_keys=True, default=_told)
     except TypeError as error:
         raise InvalidRequest(f"workload {workload.name!r} cannot be named by its content: {error}") from error
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,8 +10,10 @@ from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Phase, Span
 from dutyfree.trace import now_ns
 
-MAX_HEARD: Final = 10_000
+MAX_HEARD: Final = 1000
 """Spans that a substrate may tell of one call; one that tells more does not tell the truth."""
+MAX_NAME: Final = 100
+"""Characters of a span's name. With both bounds, all that is told of a trial goes into one record of a journal."""
 
 
 class Stopwatch:
@@ -68,7 +70,8 @@ class Stopwatch:
     def _believed(self, span: Span, begin_ns: int, end_ns: int, told: tuple[Phase, ...]) -> Span:
         try:
             own = Span(Phase(span.phase), span.start_ns - self._zero_ns, span.end_ns - self._zero_ns, "", span.name)
-            if own.phase in told and begin_ns <= own.start_ns <= own.end_ns <= end_ns and isinstance(own.name, str):
+            is_inside = begin_ns <= own.start_ns <= own.end_ns <= end_ns
+            if own.phase in told and is_inside and len(own.name) <= MAX_NAME and isinstance(own.name, str):
                 return own
         except (AttributeError, TypeError, ValueError):
             pass

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,8 +15,9 @@ from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.measure.design.plan import PlannedTrial, plan, remaining, size
 from dutyfree.measure.design.study import Arm, Condition, Warmth
+from dutyfree.measure.results.layout import MAX_CAUSE
 from dutyfree.measure.results.records import Trial, TrialOutcome
-from dutyfree.measure.results.writer import ResultsWriter
+from dutyfree.measure.results.writer import ResultsWriter, Unwritable
 from dutyfree.measure.run.arms import OPEN_TIMEOUT_S, OpenArm, load_substrate, open_arm
 from dutyfree.measure.run.cold import PageCache, SeenSandboxes
 from dutyfree.measure.run.pace import Pace
@@ -72,8 +74,9 @@ class StudyRunner:
         self._page_cache: PageCache | None = None
         self._stopped = ""
         self._under_way: asyncio.Task[None] | None = None
-        self._planned = plan(self._study)
-        self._left = remaining(self._planned, writer.done)
+        blocks = plan(self._study)
+        self._planned = size(blocks)
+        self._left = remaining(blocks, writer.done)
         self._pace = Pace(trial.condition for block in self._left for trial in block.trials)
         self._done = len(writer.done)
         self._failed = sum(not trial.completed for trial in writer.earlier)
@@ -97,7 +100,8 @@ class StudyRunner:
         """Run the study to its end, its time limit, or `stop`. Why it ended before its time; empty if it did not.
 
         An arm that cannot be opened is told of in the results, and the others go on. Raises InvalidRequest for an arm
-        that is described wrongly, and for an eviction that cannot be done here: before anything is measured.
+        that is described wrongly, and for an eviction that cannot be done here, before anything is measured; Unwritable
+        where the results cannot be kept any more.
         """
         if self._study.time_limit_s is not None:
             self._end_s = time.monotonic() + self._study.time_limit_s
@@ -144,8 +148,8 @@ class StudyRunner:
             except InvalidRequest:
                 raise
             except DutyfreeError as error:
-                self._unavailable[arm.name] = error.message
-                self._writer.arm(arm.name, {"unavailable": error.message, "hint": error.hint})
+                self._unavailable[arm.name] = error.message[:MAX_CAUSE]
+                self._writer.arm(arm.name, {"unavailable": error.message[:MAX_CAUSE], "hint": error.hint})
             else:
                 self._arms[arm.name] = opened
                 self._learn(arm.name, opened.facts)
@@ -155,7 +159,8 @@ class StudyRunner:
         for name, arm in self._arms.items():
             problem = await arm.close()
             if problem:
-                self._learn(name, {"not closed": problem})
+                with contextlib.suppress(Unwritable):
+                    self._learn(name, {"not closed": problem})
         if self._page_cache is not None:
             self._page_cache.close()
 
@@ -176,7 +181,7 @@ class StudyRunner:
     async def _alone(self, planned: PlannedTrial) -> None:
         start_s = time.monotonic()
         attempt = self._attempt(planned, self._writer)
-        evicted = await self._evict(attempt, planned.condition)
+        evicted = await self._evict([attempt], planned.condition)
         try:
             await attempt.prepare()
             trial = await attempt.measure(self._writer.next_sequence(), evicted=evicted)
@@ -196,9 +201,12 @@ class StudyRunner:
         service_ns, _ = found
         for attempt in attempts if not service_ns else ():
             attempt.fail(TrialOutcome.INFRA_FAILED, None, f"no arrival rate: {basis}")
+        if think_s := sum(attempt.think_s for attempt in attempts) / len(attempts):
+            # While its agent thinks a trajectory is under way, too.
+            service_ns, basis = service_ns + round(think_s * 1e9), f"{basis}, and {think_s:g} s of thinking"
         rate_per_s = min(MAX_RATE_PER_S, first.condition.concurrency * 1e9 / max(service_ns, 1))
         self._writer.wave(first.block, arm, rate_per_s=rate_per_s, service_ns=service_ns, basis=basis)
-        evicted = await self._evict(attempts[0], first.condition)
+        evicted = await self._evict(attempts, first.condition)
 
         def on_trial(trial: Trial, attempt: Attempt) -> None:
             # To wait for the disk here would make all others wait that are under way.
@@ -236,13 +244,14 @@ class StudyRunner:
         job = Job(planned, self._study, self._arms[condition.arm], workload, trajectory, mark)
         return Attempt(job, log, self._seen)
 
-    async def _evict(self, attempt: Attempt, condition: Condition) -> Mapping[str, Any]:
+    async def _evict(self, attempts: Sequence[Attempt], condition: Condition) -> Mapping[str, Any]:
         if self._page_cache is None or condition.warmth is not Warmth.COLD:
             return {}
         try:
             return await asyncio.to_thread(self._page_cache.evict)
         except InvalidRequest as error:
-            attempt.fail(TrialOutcome.NOT_COLD, None, error.message)
+            for attempt in attempts:
+                attempt.fail(TrialOutcome.NOT_COLD, None, error.message)
             return {}
 
     def _record(self, trial: Trial, attempt: Attempt, took_s: float, *, sync: bool) -> None:
@@ -266,4 +275,4 @@ class StudyRunner:
         left_s = self._pace.left_s()
         if left_s is not None:
             left_s = min(left_s, max(0.0, self._end_s - time.monotonic()))
-        self._on_progress(Progress(self._done, size(self._planned), self._failed, condition, left_s))
+        self._on_progress(Progress(self._done, self._planned, self._failed, condition, left_s))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from dutyfree.contract import Sandbox
@@ -13,6 +13,7 @@ from dutyfree.measure.design.plan import NULL, PlannedTrial
 from dutyfree.measure.design.study import Study, Warmth
 from dutyfree.measure.null import foretold
 from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
+from dutyfree.measure.results.writer import Unwritable
 from dutyfree.measure.run import cold
 from dutyfree.measure.run.arms import OpenArm
 from dutyfree.measure.run.stopwatch import Stopwatch
@@ -20,7 +21,7 @@ from dutyfree.measure.workloads.readiness import make_ready, network_of
 from dutyfree.measure.workloads.workload import ScriptedAction, Workload
 from dutyfree.model import Capability, Phase, SandboxSpec, Span, Stage
 from dutyfree.model.recipe import LADDER
-from dutyfree.trace import account
+from dutyfree.trace import account, now_ns
 
 GRACE_S: Final = 5.0
 """How long work that was cancelled may take to end, beyond what a destruction may take; then it is left behind."""
@@ -29,8 +30,12 @@ _CREATION: Final = (Phase.QUEUE, Phase.PLACE, Phase.CREATE, Phase.READY)
 _ACTING: Final = (Phase.SETUP, Phase.DISPATCH, Phase.EXECUTE)
 
 
+MAX_ID: Final = 200
+"""Characters of a sandbox's id that are kept."""
+
+
 class TrialLog(Protocol):
-    """Where a trial is told of as it happens."""
+    """Where a trial is told of as it happens. What it raises, Unwritable alone, is no failure of the trial's."""
 
     def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
         """It begins."""
@@ -63,9 +68,9 @@ class Unfaithful(Exception):
 
 
 class Attempt:
-    """`prepare` does what comes before the clock starts; `measure` gives the trial. Neither raises, unless cancelled.
+    """`prepare` does what comes before the clock starts; `measure` gives the trial.
 
-    After either of them, `discard` leaves nothing; `measure` does so by itself.
+    Neither raises, unless it is cancelled or the log raises. After either of them, `discard` leaves nothing.
     """
 
     def __init__(self, job: Job, log: TrialLog, seen: cold.SeenSandboxes) -> None:
@@ -79,17 +84,13 @@ class Attempt:
         self._actions: list[ActionRecord] = []
         self._first_observation_ns: int | None = None
         self._failure: tuple[TrialOutcome, Phase | None, str] | None = None
-        done, self._to_do = split_stages(job.workload.stages, job.planned.condition.warmth)
-        self._done_before = done
+        self._done_before, self._to_do = split_stages(job.workload.stages, job.planned.condition.warmth)
+        self._late_ns = 0
         is_null = job.arm.arm.substrate == NULL
         self._trajectory = foretold(job.trajectory) if is_null else job.trajectory
-        think_s = sum(each.think_s for each in job.trajectory) if job.study.keep_think_time else 0.0
-        self._timeout_s = job.study.trial_timeout_s + think_s
-
-    @property
-    def failed(self) -> bool:
-        """Whether it is known already that this will not complete."""
-        return self._failure is not None
+        self.think_s = sum(each.think_s for each in job.trajectory) if job.study.keep_think_time else 0.0
+        """How long it will stand still for the agent to think: no part of its wall time, nor of its time limit."""
+        self._timeout_s = job.study.trial_timeout_s + self.think_s
 
     def fail(self, outcome: TrialOutcome, phase: Phase | None, cause: str) -> None:
         """This is how it ends; what goes wrong after that is only told."""
@@ -104,19 +105,26 @@ class Attempt:
         if self._job.planned.condition.warmth is not Warmth.COLD:
             await self._bounded(self._warm_up())
 
-    async def measure(self, sequence: int, *, late_ns: int = 0, evicted: Mapping[str, Any] | None = None) -> Trial:
-        """Run it to its end, the sandbox's destruction, and tell the log all of it but the end."""
-        self._log.begin(self._job.planned, sequence=sequence, late_ns=late_ns, evicted=evicted or {})
-        try:
-            if self._failure is None:
-                await self._bounded(self._live())
-            if self._failure is None:
-                await self._bounded(self._prove_newness())
-            await self._destroy()
-        except asyncio.CancelledError:
-            await self.discard()
-            raise
-        return self._result(sequence, late_ns)
+    async def measure(
+        self, sequence: int, *, intended_ns: int | None = None, evicted: Mapping[str, Any] | None = None
+    ) -> Trial:
+        """Run it to its end, the sandbox's destruction, and tell the log all of it but the end.
+
+        `intended_ns`, on the machine's clock, is when it should have begun, if that is not whenever it does.
+        """
+
+        def begin() -> None:
+            self._late_ns = 0 if intended_ns is None else max(0, now_ns() - intended_ns)
+            self._log.begin(self._job.planned, sequence=sequence, late_ns=self._late_ns, evicted=evicted or {})
+
+        if self._failure is None:
+            await self._bounded(self._live(begin))
+        else:
+            begin()
+        if self._failure is None:
+            await self._bounded(self._prove_newness())
+        await self._destroy()
+        return self._result(sequence)
 
     async def discard(self) -> None:
         """Destroy the sandbox if there is one; what goes wrong meanwhile is nobody's trial."""
@@ -135,15 +143,19 @@ class Attempt:
     @property
     def sandbox_id(self) -> str:
         """The sandbox's name; empty where there was none."""
-        return "" if self._sandbox is None else str(self._sandbox.id)
+        return "" if self._sandbox is None else str(self._sandbox.id)[:MAX_ID]
 
     async def _warm_up(self) -> None:
         self._sandbox = await self._new_sandbox()
         self._phase = Phase.SETUP
         await make_ready(self._sandbox, self._done_before)
 
-    async def _live(self) -> None:
-        """All but the destruction, timed. What bounds it, and what comes between, is no part of the trial."""
+    async def _live(self, begin: Callable[[], None]) -> None:
+        """All but the destruction, timed. What bounds it, and what comes between, is no part of the trial.
+
+        `begin` is called just before the clock starts: how late a trial is must not end before its time begins.
+        """
+        begin()
         self._watch.go()
         try:
             if self._sandbox is None:
@@ -152,7 +164,7 @@ class Attempt:
             if self._to_do:
                 self._phase = Phase.SETUP
                 with self._watch.phase(Phase.SETUP):
-                    await make_ready(self._sandbox, self._to_do)
+                    await make_ready(self._sandbox, self._to_do, after=self._done_before)
             self._phase = Phase.DISPATCH
             await self._act(self._sandbox)
         finally:
@@ -164,7 +176,7 @@ class Attempt:
         return await arm.substrate.create(spec, self._watch.hear)
 
     async def _act(self, sandbox: Sandbox) -> None:
-        run, now_ns = sandbox.run, self._watch.now_ns
+        run, counted_ns = sandbox.run, self._watch.now_ns
         number, keep_think_time = self._job.planned.number, self._job.study.keep_think_time
         spans, actions, tell = self._watch.spans, self._actions, self._log.action
         for scripted in self._trajectory:
@@ -172,10 +184,10 @@ class Attempt:
                 self._watch.stop()
                 await asyncio.sleep(scripted.think_s)
                 self._watch.go()
-            start_ns = now_ns()
+            start_ns = counted_ns()
             try:
                 seen = await run(scripted.action)
-                end_ns = now_ns()
+                end_ns = counted_ns()
                 if self._is_over:  # cancelled long ago, and the substrate went on: of this nothing may be told any more
                     return
                 execute_ns = seen.timing.execute_ns
@@ -183,7 +195,7 @@ class Attempt:
                 if type(execute_ns) is not int or execute_ns < 0 or tax_ns < 0:
                     raise SubstrateFailed(f"{execute_ns} ns of execution in {end_ns - start_ns} ns cannot be")
             except BaseException as error:
-                spans.append(Span(Phase.DISPATCH, start_ns, now_ns()))
+                spans.append(Span(Phase.DISPATCH, start_ns, counted_ns()))
                 error.add_note(f"action {scripted.name!r}")
                 raise
             # The guest's clock cannot be laid over this one: what is not execution is split evenly (`model.Timing`).
@@ -205,7 +217,7 @@ class Attempt:
         """Find nothing of earlier trials, and leave something for later ones to find."""
         assert self._sandbox is not None
         arm = self._job.arm
-        problem = self._seen.problem(arm.arm.name, self.sandbox_id)
+        problem = self._seen.problem(arm.arm.name, str(self._sandbox.id))
         if not problem and arm.arm.substrate != NULL:
             is_private = Capability.PRIVATE_FILES in arm.substrate.capabilities
             seen = await self._sandbox.run(cold.canary_action(self._job.mark, private=is_private))
@@ -229,7 +241,7 @@ class Attempt:
             self._watch.stop()
 
     async def _bounded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work for as long as a trial may take. What it raises is the trial's failure.
+        """Do the work for as long as a trial may take. What it raises is the trial's failure, unless it is the log's.
 
         A task of its own, which is waited for and not awaited: one that ignores its cancellation is left behind.
         """
@@ -251,7 +263,9 @@ class Attempt:
         elif task.cancelled():
             if done:
                 self.fail(TrialOutcome.INFRA_FAILED, self._phase, "CancelledError: the substrate cancelled the call")
-        elif (error := task.exception()) is not None and done:
+        elif isinstance(error := task.exception(), Unwritable):
+            raise error
+        elif error is not None and done:
             self.fail(self._outcome_of(error), self._phase, described(error))
 
     def _outcome_of(self, error: BaseException) -> TrialOutcome:
@@ -261,7 +275,7 @@ class Attempt:
             return TrialOutcome.UNFAITHFUL
         return TrialOutcome.INFRA_FAILED
 
-    def _result(self, sequence: int, late_ns: int) -> Trial:
+    def _result(self, sequence: int) -> Trial:
         wall_ns = self._watch.now_ns()
         outcome, failed_phase, cause = self._failure or (TrialOutcome.COMPLETED, None, "")
         planned, steps = self._job.planned, dict[str, int]()
@@ -283,7 +297,7 @@ class Attempt:
             by_phase=account(self._watch.spans, 0, wall_ns).by_phase,
             steps=steps,
             actions=tuple(self._actions),
-            late_ns=late_ns,
+            late_ns=self._late_ns,
             failed_phase=failed_phase,
             cause=cause,
         )
@@ -300,13 +314,7 @@ def split_stages(stages: tuple[Stage, ...], warmth: Warmth) -> tuple[tuple[Stage
         return stages, ()
     known = LADDER[: LADDER.index(warmth) + 1]
     count = max((index + 1 for index, stage in enumerate(stages) if stage.name in known), default=0)
-    done, to_do = stages[:count], stages[count:]
-    if done and to_do:
-        # Environment and cwd hold for all later stages, too.
-        env = {name: value for stage in (*done, to_do[0]) for name, value in stage.env.items()}
-        cwds = [stage.cwd for stage in (*done, to_do[0]) if stage.cwd is not None]
-        to_do = (replace(to_do[0], env=env, cwd=cwds[-1] if cwds else None), *to_do[1:])
-    return done, to_do
+    return stages[:count], stages[count:]
 
 
 def described(error: BaseException) -> str:

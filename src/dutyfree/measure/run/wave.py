@@ -57,7 +57,8 @@ async def run_wave(
 ) -> None:
     """Let them arrive at this rate, and tell `on_trial` of each as it ends.
 
-    What a warm trial needs is made before the first one arrives. Cancelled, it leaves no sandbox.
+    What a warm trial needs is made before the first one arrives. Cancelled, or when `log` or `on_trial` raises, it
+    leaves no sandbox.
     """
     concurrency = wave[0].planned.condition.concurrency
     times_ns = arrivals.arrivals_ns(wave[0].planned.seed, len(wave), rate_per_s)
@@ -65,8 +66,7 @@ async def run_wave(
 
     async def arrive(index: int, intended_ns: int) -> None:
         attempt = wave[index].attempt
-        trial = await attempt.measure(next_sequence(), late_ns=max(0, now_ns() - intended_ns), evicted=evicted)
-        on_trial(trial, attempt)
+        on_trial(await attempt.measure(next_sequence(), intended_ns=intended_ns, evicted=evicted), attempt)
 
     def turn_away(index: int, intended_ns: int) -> None:
         planned, sequence, late_ns = wave[index].planned, next_sequence(), max(0, now_ns() - intended_ns)

@@ -48,7 +48,7 @@ def read(document: Any) -> Recording:
         at_s = seconds_of(table_of(message.get("extra")).get("timestamp"))
         if message.get("role") == "assistant" or "actions" in table_of(message.get("extra")):
             lines = _lines(message)
-            answers = _answers(messages[index + 1 :], len(lines))
+            answers = _answers(messages[index + 1 : index + 1 + len(lines)], len(lines))
             think_s = at_s - seen_s if at_s is not None and seen_s is not None else 0.0
             for line, answer in zip(lines, answers, strict=True):
                 code, ended = _outcome(answer)
@@ -67,9 +67,9 @@ def _lines(message: dict[str, Any]) -> list[str]:
 
 
 def _answers(messages: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The messages that answer the last `count` commands, in their order; empty ones where there are none."""
+    """Those of the messages that answer `count` commands, in their order; empty ones where there are none."""
     answers: list[dict[str, Any]] = []
-    for message in messages[:count]:
+    for message in messages:
         if message.get("role") not in ("user", "tool") and message.get("type") != "function_call_output":
             break
         answers.append(message)
