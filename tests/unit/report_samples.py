@@ -21,7 +21,7 @@ HOSTILE = (
     "_{{ 7 * 7 }}{% raw %} | `pipe` [a](http://example.com)",
     "日本語 ]]> --> &amp; " + "x" * 300,
 )
-"""Names for arms; each would do something if it were not taken for a name."""
+"""Names for arms and workloads; each would do something if it were not taken for a name."""
 
 WHOLE = Study(
     name="whole",
@@ -85,12 +85,12 @@ def only_failures() -> tuple[Results, Analysis]:
 
 @cache
 def hostile() -> tuple[Results, Analysis]:
-    """The whole study, its arms called like attacks, and so are its workloads, facts, steps and causes."""
-    results, _ = whole()
-    contenders = [arm.name for arm in results.study.arms if arm.name != "null"]
-    arms = dict(zip(contenders, HOSTILE, strict=True)) | {"null": "null"}
-    workloads = {"T0": "T0", "T1": HOSTILE[0], "T2": "zz" + HOSTILE[2]}
-    return _analysed(_renamed(results, arms, workloads))
+    """The whole study on two arms, called like attacks, and so are its workloads, facts, steps and causes."""
+    arms = {"docker": HOSTILE[0], "cell": HOSTILE[2], "null": "null"}
+    workloads = {"T0": HOSTILE[5], "T1": HOSTILE[4], "T2": "zz" + HOSTILE[1]}
+    natures = {**NATURES, "docker": replace(NATURES["docker"], failure_rate=0.2)}
+    study = replace(WHOLE, arms=tuple(arm for arm in WHOLE.arms if arm.name in arms))
+    return _analysed(_renamed(synthetic_results(study, natures=natures), arms, workloads))
 
 
 def _analysed(results: Results) -> tuple[Results, Analysis]:
@@ -117,7 +117,7 @@ def _renamed(results: Results, arms: Mapping[str, str], workloads: Mapping[str, 
             condition=replace(
                 trial.condition, arm=arms[trial.condition.arm], workload=workloads[trial.condition.workload]
             ),
-            steps={f"{step}{HOSTILE[0]}": spent_ns for step, spent_ns in trial.steps.items()},
+            steps={f"{HOSTILE[3]}{step}": spent_ns for step, spent_ns in trial.steps.items()},
             cause=trial.cause and HOSTILE[1],
         )
         for trial in results.trials

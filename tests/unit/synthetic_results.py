@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import exp
 from pathlib import Path
 
 from dutyfree.measure.design.plan import PlannedTrial, plan
@@ -87,7 +88,7 @@ STUDY = Study(
     name="synthetic",
     arms=ARMS,
     grids=(
-        Grid(100, ("T0", "T1", "T2")),
+        Grid(60, ("T0", "T1", "T2")),
         Grid(60, ("T0", "T1", "T2"), lengths=(10,)),
         Grid(30, ("T2",), lengths=(50, 150)),
         Grid(30, ("T2",), warmths=tuple(Warmth)[1:], arms=("cell", "docker")),
@@ -120,7 +121,7 @@ def synthetic_pair(
     effect: float, *, seed: int, trials: int = 100, arm: str = "cell", spread: float = SPREAD
 ) -> tuple[Results, Results]:
     """Two results of one arm; in the second one everything takes `effect` times as long (1.1: a tenth more)."""
-    study = Study("pair", (Arm(arm, arm),), (Grid(trials, ("T1",), lengths=(10,)),), seed=seed)
+    study = Study("pair", (Arm(arm, arm),), (Grid(trials, ("T1",), lengths=(4,)),), seed=seed)
     first, second = (synthetic_results(study, seed=seed + side, spread=spread) for side in (0, 500_000))
     return first, slowed(second, effect)
 
@@ -151,7 +152,7 @@ def _trial(
     random_numbers: random.Random, nature: Nature, condition: Condition, kinds: list[ActionKind], spread: float
 ) -> Trial:
     def spent(median_ms: float) -> int:
-        noise = random_numbers.lognormvariate(0.0, spread)
+        noise = exp(random_numbers.gauss(0.0, spread))
         tail = 1 + random_numbers.expovariate(0.8) if random_numbers.random() < 0.02 else 1.0
         return round(median_ms * noise * tail * crowding * NS_PER_MS)
 

@@ -115,6 +115,8 @@ def test_a_threshold_decides_what_is_a_regression() -> None:
     found = compare(*synthetic_pair(1.1, seed=1))
     assert found.regressions(0.05)
     assert not found.regressions(0.5)
+    with pytest.raises(InvalidRequest, match="is not told"):
+        found.regressions(0.02)
 
 
 def test_trials_of_the_same_plan_are_paired_so_that_their_trajectories_cancel_out() -> None:
@@ -149,6 +151,34 @@ def test_a_condition_of_which_nothing_completes_any_more_fails_the_gate() -> Non
     found = compare(before, replace(after, trials=dead))
     assert found.differences == ()
     assert found.regressions() == found.failures
+
+
+def test_what_no_longer_completes_is_lost_however_few_trials_there_were() -> None:
+    """Of four trials no test can tell anything; that none of them runs any more needs no test."""
+    before, after = synthetic_pair(1.0, seed=1, trials=4)
+    dead = tuple(replace(trial, outcome=TrialOutcome.INFRA_FAILED, cause="died") for trial in after.trials)
+    found = compare(before, replace(after, trials=dead))
+    assert told(found) == []
+    assert [each.arm for each in found.lost] == ["cell"]
+    assert compare(replace(after, trials=dead), before).lost == ()
+    assert compare(before, after).lost == ()
+
+
+def test_a_wave_that_fails_together_is_one_failure() -> None:
+    """64 sandboxes in a wave; taken one by one, 16 of 192 against none would be beyond doubt."""
+    study = Study("waves", (Arm("cell", "cell"),), (Grid(192, ("T0",), concurrencies=(8,)),))
+    before, after = (synthetic_results(study, seed=seed) for seed in (1, 2))
+    first = after.trials[0].block
+    broken = tuple(
+        replace(trial, outcome=TrialOutcome.INFRA_FAILED, cause="overload")
+        if trial.block == first and trial.number % 4 == 0
+        else trial
+        for trial in after.trials
+    )
+    (found,) = compare(before, replace(after, trials=broken)).failures
+    assert found.after.value == pytest.approx(16 / 192)
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert Code.CLUSTERED in {each.code for each in found.caveats}
 
 
 def test_few_trials_cannot_tell() -> None:
@@ -203,8 +233,10 @@ def test_what_only_one_side_has_is_named() -> None:
     grid = (Grid(12, ("T1",), lengths=(10,)),)
     both = synthetic_results(Study("both", arms, grid))
     one = synthetic_results(Study("one", arms[:1], grid))
-    assert [each.arm for each in compare(both, one).only_before] == ["process"]
-    assert [each.arm for each in compare(one, both).only_after] == ["process"]
+    less, more = compare(both, one), compare(one, both)
+    assert [each.arm for each in less.only_before] == [each.arm for each in less.lost] == ["process"]
+    assert [each.arm for each in more.only_after] == ["process"]
+    assert more.lost == ()
 
 
 @given(st.lists(st.floats(0, 1), max_size=50))
@@ -230,7 +262,8 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     parent = tmp_path_factory.mktemp("results")
     before, slower = synthetic_pair(1.1, seed=1)
     _, same = synthetic_pair(1.0, seed=1)
-    named = {"before": before, "slower": slower, "same": same}
+    dead = tuple(replace(trial, outcome=TrialOutcome.TIMED_OUT, cause="late") for trial in same.trials)
+    named = {"before": before, "slower": slower, "same": same, "dead": replace(same, trials=dead)}
     return {name: write_results(results, parent / name) for name, results in named.items()}
 
 
@@ -254,6 +287,27 @@ def test_the_exit_code_is_a_gate(directories: dict[str, Path], capsys: pytest.Ca
     assert "regressions past 5.0 %: none" in capsys.readouterr().out
     assert run_command(before, slower, "--threshold", "50") == 0
     assert run_command(slower, before) == 0
+
+
+def test_what_no_longer_runs_fails_the_gate(directories: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    before, dead = str(directories["before"]), str(directories["dead"])
+    assert run_command(before, dead) == 1
+    output = capsys.readouterr().out
+    assert "no longer completes: cell: T1, 4 actions, cold" in output
+    assert "conditions that no longer complete a trial: 1;" in output
+    assert run_command(before, dead, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["lost"][0]["arm"] == "cell"
+    assert run_command(dead, before, "--allow-missing") == 0
+
+
+def test_a_threshold_below_the_effect_is_told_or_refused(
+    directories: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, slower = str(directories["before"]), str(directories["slower"])
+    assert run_command(before, slower, "--threshold", "1") == 1
+    assert "differs by over 1.0 %" in capsys.readouterr().out
+    with pytest.raises(InvalidRequest, match="--threshold 1 is below --effect 5"):
+        run_command(before, slower, "--threshold", "1", "--effect", "5")
 
 
 def test_json_has_everything(directories: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from dutyfree.measure.project import MeasuredLatencies, Scale, StatedLatencies, 
 from dutyfree.measure.project.reproduction import reproduce
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats.caveats import Code
+from dutyfree.measure.stats.estimate import Estimate
 
 ARMS = tuple(Arm(arm, arm) for arm in ("cell", "docker", "docker-exec", "gvisor"))
 LONG = Study("long", ARMS, (Grid(30, ("T2",), lengths=(10, 50, 150)), Grid(30, ("T0",))), seed=4)
@@ -137,16 +138,14 @@ def test_a_length_beyond_the_longest_is_extrapolated_and_says_so(latencies: Meas
 def test_the_uncertainty_of_the_measurement_is_carried_through() -> None:
     """The interval of worker-hours holds the truth of a known distribution about as often as it says."""
     quiet = {"cell": replace(NATURES["cell"], create_ms=500.0, dispatch_ms=20.0, slowdown=0.0)}
-    study = Study("known", ARMS[:1], (Grid(20, ("T0",), lengths=(1, 10)),), seed=1)
-    found = [
-        project(MeasuredLatencies(synthetic_results(study, seed=seed, natures=quiet)), Scale(10**6, 10)).arms[0]
-        for seed in range(60)
-    ]
+    study = Study("known", ARMS[:1], (Grid(20, ("T0",), lengths=(4,)),), seed=1)
+    measured = [MeasuredLatencies(synthetic_results(study, seed=seed, natures=quiet)) for seed in range(60)]
+    found = [project(each, Scale(10**6, 4), grid_steps=(4,), grid_trajectories=()).arms[0] for each in measured]
     # The mean of a lognormal with a spread of 0.12, of which one in fifty takes longer by a mean of 1.25 times itself.
     mean = np.exp(0.12**2 / 2) * (1 + 0.02 * 1.25) * 1.00225
     nature = quiet["cell"]
     fixed_ms = nature.create_ms + nature.ready_ms + nature.destroy_ms
-    truth = worker_hours(mean * (fixed_ms + 10 * (nature.dispatch_ms + nature.observe_ms)) / 1000, 10**6)
+    truth = worker_hours(mean * (fixed_ms + 4 * (nature.dispatch_ms + nature.observe_ms)) / 1000, 10**6)
     held = [
         each.worker_hours.low <= truth <= each.worker_hours.high
         for each in found
@@ -155,6 +154,44 @@ def test_the_uncertainty_of_the_measurement_is_carried_through() -> None:
     assert len(held) == 60
     assert np.mean(held) > 0.8  # stragglers are rare, so that twenty trials may not have seen one
     assert np.mean([each.worker_hours.value for each in found]) == pytest.approx(truth, rel=0.02)
+
+
+def test_an_interval_stands_on_the_lengths_that_it_is_made_of(results: Results, latencies: MeasuredLatencies) -> None:
+    """Few trials of another length say nothing about this one."""
+    few = tuple(t for t in results.trials if t.condition.length != 10 or t.block % 20 == 0)
+    found = MeasuredLatencies(replace(results, trials=few))
+    assert found.at("cell", 150) == latencies.at("cell", 150)
+    assert found.gap("docker", "cell", 150).n == 30
+    assert found.at("cell", 30).low is None  # between 10, of which there are hardly any, and 50
+
+
+def test_of_a_single_length_what_is_paid_once_is_paid_once(results: Results) -> None:
+    """A cell takes 11.5 ms around an action of T0, which takes 2 ms: 150 of them do not take 150 cells."""
+    found, once, codes = MeasuredLatencies(results, "T0"), 0.0115, {Code.ONE_LENGTH, Code.EXTRAPOLATED}
+    assert found.mean_s("cell", 1) == pytest.approx(once + 0.002, rel=0.1)
+    assert found.mean_s("cell", 150) == pytest.approx(once + 150 * 0.002, rel=0.1)
+    assert codes <= {each.code for each in found.at("cell", 150).caveats}
+    assert not codes & {each.code for each in found.at("cell", 1).caveats}
+
+
+def test_means_that_stragglers_decide_say_so_and_so_do_lines_that_are_none(results: Results) -> None:
+    slow = tuple(
+        replace(t, wall_ns=t.wall_ns * 30) if t.condition.length == 150 and t.block % 15 == 0 else t
+        for t in results.trials
+    )
+    found = MeasuredLatencies(replace(results, trials=slow))
+    codes = {steps: {each.code for each in found.at("cell", steps).caveats} for steps in (50, 150, 300)}
+    assert Code.STRAGGLERS not in codes[50]
+    assert Code.STRAGGLERS in codes[150]
+    assert {Code.STRAGGLERS, Code.NOT_A_LINE, Code.EXTRAPOLATED} <= codes[300]
+
+
+def test_an_arm_without_the_longest_trajectories_can_still_be_compared(results: Results) -> None:
+    short = tuple(t for t in results.trials if t.condition.arm != "gvisor" or t.condition.length < 150)
+    gap = MeasuredLatencies(replace(results, trials=short)).gap("gvisor", "cell", 150)
+    assert gap.low is not None
+    assert gap.high is not None
+    assert 0 < gap.low < gap.value < gap.high
 
 
 def test_the_difference_of_two_arms_is_surer_than_either(latencies: MeasuredLatencies) -> None:
@@ -193,6 +230,31 @@ def test_where_the_ranking_changes_is_found() -> None:
     assert next(iter(found.grid[-1].worker_hours)) == "guest"
 
 
+class Bent:
+    """Two arms that change places, and back again."""
+
+    arms = ("straight", "bent")
+    source = "nowhere"
+    caveats = ()
+
+    def mean_s(self, arm: str, steps: int) -> float:
+        return float(steps) if arm == "straight" else steps + abs(steps - 150) / 10 - 6
+
+    def at(self, arm: str, steps: int) -> Estimate:
+        return Estimate(self.mean_s(arm, steps), None, None, 0, "s")
+
+    def gap(self, slow: str, fast: str, steps: int) -> Estimate:
+        return Estimate(self.mean_s(slow, steps) - self.mean_s(fast, steps), None, None, 0, "s")
+
+    def lengths(self, steps: Sequence[int]) -> Sequence[int]:
+        return steps
+
+
+def test_arms_that_change_places_twice_are_found_doing_so() -> None:
+    found = [(each.steps, each.overtakes) for each in project(Bent(), Scale()).rank_changes]
+    assert found == [(91, "bent"), (211, "straight")]
+
+
 def test_arms_that_are_alike_change_ranks_without_certainty() -> None:
     natures = {"one": NATURES["cell"], "other": NATURES["cell"]}
     study = Study("alike", tuple(Arm(arm, arm) for arm in natures), (Grid(12, ("T0",), lengths=(10, 150)),))
@@ -207,13 +269,15 @@ def test_caveats_of_the_measurement_stand_on_the_projection(results: Results) ->
     by_arm = {arm.arm: {each.code for each in arm.caveats} for arm in found.arms}
     assert Code.EMULATED in by_arm["gvisor"]
     assert Code.EMULATED not in by_arm["cell"]
+    assert {Code.NO_FLOOR, Code.NOT_EVICTED} <= {each.code for each in found.caveats}
 
 
 def test_the_null_substrate_and_other_stages_are_not_projected(results: Results) -> None:
     null = replace(results.study, arms=(*results.study.arms[1:], Arm("cell", "null")))
     assert "cell" not in MeasuredLatencies(replace(results, study=null)).arms
-    with pytest.raises(InvalidRequest, match="no image trial completed"):
+    with pytest.raises(InvalidRequest, match="no image trial completed") as caught:
         MeasuredLatencies(results, warmth=Warmth.IMAGE)
+    assert caught.value.hint == "there are: cold"
     with pytest.raises(InvalidRequest, match="of T9"):
         MeasuredLatencies(results, "T9")
 
@@ -248,17 +312,25 @@ def test_the_command_reproduces_the_paper(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_command_projects_results(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = str(write_results(results, tmp_path / "results"))
+    few = tuple(trial for trial in results.trials if trial.block % 5 == 0)
+    directory = str(write_results(replace(results, trials=few), tmp_path / "results"))
     money = ("--workers", "100", "--price-per-worker-hour", "0.1", "--gpu-price-per-hour", "2", "--gpus-waiting", "8")
     assert run_command(directory, "--trajectories", "1e5", *money) == 0
     output = capsys.readouterr().out
     assert output.startswith("projection: 100,000 trajectories of 150 steps, from T2, cold")
-    for word in ("worker-hours", "workers cost", "idle GPUs cost", "assumed"):
+    for word in ("worker-hours", "workers cost", "idle GPUs cost", "assumed", "[no-floor]", "* beyond what was"):
         assert word in output
+    grid = [line.split(maxsplit=2) for line in output.split("fewest first\n")[1].splitlines()[1:19]]
+    assert {int(steps) for steps, _, hours in grid if "*" in hours} == {200, 250, 300}
     assert run_command(directory, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["kind"] == "projection"
     assert {arm["arm"] for arm in told["arms"]} == {arm.name for arm in ARMS}
+
+
+def test_the_command_takes_each_name_once() -> None:
+    with pytest.raises(InvalidRequest, match="'a' twice"):
+        run_command("--latency", "a=1", "--latency", "a=2")
 
 
 @pytest.mark.parametrize("arguments", [(), ("somewhere", "--paper"), ("--paper", "--latency", "a=1")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,19 +17,24 @@ import numpy as np
 import pytest
 import report_samples as samples
 from matplotlib.image import imread
+from synthetic_results import synthetic_results
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.measure.report import words
+from dutyfree.measure.design.study import Arm, Grid, Study, Warmth
+from dutyfree.measure.report import findings, paper_tables, style, words
+from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.figures import catalogue
+from dutyfree.measure.report.picture import Drawn, save
+from dutyfree.measure.report.tables import Footnotes
+from dutyfree.measure.report.terminal import summary
 from dutyfree.measure.report.write import Written, write_report
 from dutyfree.measure.results.records import Results
-from dutyfree.measure.stats.analysis import Analysis, Metric, Setting
+from dutyfree.measure.stats.analysis import Analysis, Metric, Setting, analyse
 
 NAMES = [entry.name for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE)]
 ALL = [
     samples.whole,
     samples.tiny,
-    samples.alone,
     samples.only_failures,
     samples.hostile,
 ]
@@ -202,11 +208,11 @@ def test_numbers_on_the_page_are_those_of_the_analysis(whole: Written) -> None:
                 str(failures.failed),
             ]
             for place, metric in enumerate(metrics):
-                summary = analysis.summary(failures.condition, metric)
+                known = analysis.summary(failures.condition, metric)
                 for cell, estimate in zip(
                     row[3 + 2 * place : 5 + 2 * place],
-                    (summary.p50, summary.p95) if summary else (),
-                    strict=summary is not None,
+                    (known.p50, known.p95) if known else (),
+                    strict=known is not None,
                 ):
                     value_ms, low_ms, high_ms = _read(cell)
                     assert value_ms == pytest.approx(estimate.value, rel=0.006)
@@ -268,6 +274,74 @@ def test_names_in_results_stay_names(reports: Reports) -> None:
     assert all(r"\| \`pipe\`" in row for row in rows)
 
 
+def test_the_protocol_is_told_in_whole_sentences(whole: Written) -> None:
+    told = {rule.title: rule.text for rule in whole.report.protocol}
+    assert all(text.endswith(".") for text in told.values())
+    assert "proven to be: page-cache." in told["Cold"]
+    assert "A trial may take 600 s." in told["Limits"]
+
+
+def test_totals_are_made_of_means(whole: Written) -> None:
+    """150 actions take 150 times the mean, whatever the median."""
+    results, analysis = samples.whole()
+    page = Page(whole.page.read_text(encoding="utf-8"))
+    (told,) = (row for row in page.tables["overheads"] if row[0].startswith("cell: ") and "per action" in row[0])
+    setting = Evidence(results, analysis).long_setting()
+    assert setting
+    trials = [t for t in results.trials if t.completed and t.condition == setting.on("cell")]
+    tax_s = np.mean([action.tax_ns for trial in trials for action in trial.actions]) / 1e9
+    assert float(told[-1].split()[0]) == pytest.approx(1e6 * 150 * tax_s / 3600, rel=0.006)
+
+
+def test_what_the_paper_measured_stands_in_a_figure_of_its_own_workload_only(reports: Reports) -> None:
+    other = {each.name: each for each in reports(samples.tiny).report.figures}
+    same = {each.name: each for each in reports(samples.whole).report.figures}
+    assert "another workload than here" in other["figure-6-worker-hours"].paper
+    assert "another workload" not in same["figure-6-worker-hours"].paper
+    assert "paper, slowest: 42.5 s" in same["figure-5-completion-time"].inline
+    results = synthetic_results(Study("T0", (Arm("cell", "cell"),), (Grid(6, ("T0",), lengths=(1, 150)),)))
+    with style.applied():
+        drawn = catalogue.OF_THE_PAPER[4].draw(Evidence(results, analyse(results)))
+    assert isinstance(drawn, Drawn)
+    assert not [text for axes in drawn.figure.axes for text in axes.texts if "paper" in text.get_text()]
+
+
+@pytest.mark.parametrize(
+    ("arms", "grid"),
+    [
+        (("cell",), Grid(1, ("T0",))),
+        (("null",), Grid(2, ("T0",))),
+        (("null", "cell"), Grid(2, ("T0", "T2"), lengths=(1, 10))),
+        (("process", "cell"), Grid(8, ("T1",), lengths=(3,), concurrencies=(2,))),
+        (("process", "cell"), Grid(2, ("T2",), lengths=(2, 5), warmths=(Warmth.IMAGE,))),
+        (("cell",), Grid(8, ("T2",), warmths=(Warmth.COLD, Warmth.REPOSITORY), concurrencies=(1, 2))),
+    ],
+    ids=["one trial", "only null", "one arm", "only at once", "only warm", "warm and at once"],
+)
+def test_any_study_can_be_drawn_and_told(grid: Grid, arms: tuple[str, ...]) -> None:
+    results = synthetic_results(Study("odd", tuple(Arm(arm, arm) for arm in arms), (grid,)))
+    evidence, notes = Evidence(results, analyse(results)), Footnotes()
+    with style.applied():
+        drawn = [entry.draw(evidence) for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE)]
+    assert all(each.title for each in drawn)
+    builders = (findings.at_a_glance, findings.every_condition, findings.ratios, findings.crossovers, findings.floor)
+    told = [*paper_tables.tables(evidence, notes), *(build(evidence, notes) for build in builders)]
+    assert all(len(row) == len(table.columns) for table in told for group in table.groups for row in group.rows)
+    assert summary(results, evidence.analysis)
+
+
+def test_response_time_is_drawn_where_one_concurrency_has_it() -> None:
+    """One at a time there is none: a trial begins when it begins."""
+    alone = Grid(4, ("T1",), lengths=(3,))
+    arms = (Arm("process", "process"), Arm("cell", "cell"))
+    study = Study("load", arms, (alone, replace(alone, trials=16, concurrencies=(2,), arms=("cell",))))
+    results = synthetic_results(study)
+    evidence = Evidence(results, analyse(results))
+    for metric, levels in ((Metric.RESPONSE, [2]), (Metric.ACTION, [1, 2])):
+        drawn = {line.condition.arm: [point.at for point in line.points] for line in evidence.load_series(metric)}
+        assert drawn == {"cell": levels}
+
+
 def test_a_study_that_failed_has_a_page_that_says_why(tmp_path: Path) -> None:
     results, analysis = samples.only_failures()
     written = write_report(results, analysis, tmp_path)
@@ -288,16 +362,25 @@ def test_a_study_without_trials_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
-def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
-    first = write_report(*samples.tiny(), tmp_path, markdown=True)
-    again = write_report(*samples.tiny(), tmp_path)
-    assert [path.read_bytes() for path in first.figures] == [path.read_bytes() for path in again.figures]
+def test_a_report_replaces_the_one_before(tmp_path: Path, reports: Reports) -> None:
+    shutil.copytree(reports(samples.tiny).page.parent, tmp_path, dirs_exist_ok=True)
+    assert len(list((tmp_path / "figures").iterdir())) > 10
     write_report(*samples.only_failures(), tmp_path)
     left = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert left == {"figure-12-failures"}
     assert not list(tmp_path.rglob("*.draft"))
     assert not (tmp_path / "report.md").exists()
     assert json.loads((tmp_path / "analysis.json").read_text())["study"] == "tiny"
+
+
+def test_equal_figures_are_equal_bytes(reports: Reports) -> None:
+    entry = catalogue.OF_THE_PAPER[1]
+    with style.applied():
+        drawn = entry.draw(Evidence(*samples.tiny()))
+        assert isinstance(drawn, Drawn)
+        again = save(entry.name, drawn)
+    first = next(each.picture for each in reports(samples.tiny).report.figures if each.name == entry.name)
+    assert first == again
 
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from synthetic_results import write_results
 
 from dutyfree.cli.main import main
 from dutyfree.measure.report import words
+from dutyfree.measure.report.evidence import Evidence
+from dutyfree.measure.report.says import says
 from dutyfree.measure.report.terminal import summary
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats.analysis import Analysis, Metric, Setting
@@ -53,6 +55,15 @@ def test_the_table_has_the_numbers_of_the_analysis() -> None:
         assert words.interval_of(told.p50) in line
 
 
+def test_sentences_carry_the_letters_of_their_caveats() -> None:
+    results, analysis = samples.whole()
+    text = " ".join(summary(results, analysis, width=1_000).split())
+    for each in says(Evidence(results, analysis)):
+        after = text.split(" ".join(each.text.split()))[1]
+        assert bool(re.match(r" \([a-z](,[a-z])*\) ", after)) == bool(each.caveats)
+    assert "(a) " in text.split("95 % interval")[1]
+
+
 def test_a_waterfall_shows_each_phase_where_it_begins() -> None:
     results, analysis = samples.whole()
     block = summary(results, analysis, width=100).split("\ndocker-exec, ")[1].split("\ngvisor, ")[0].splitlines()[1:]
@@ -66,7 +77,9 @@ def test_a_waterfall_shows_each_phase_where_it_begins() -> None:
 
 
 def test_a_study_without_a_completed_trial_has_a_summary() -> None:
-    assert "4 of 4 trials failed" in summary(*samples.only_failures())
+    text = summary(*samples.only_failures(), width=1_000)
+    assert "4 of 4 trials failed" in text
+    assert "Of everything here: 4 of 7 planned trials were run: interrupted" in text
 
 
 def run(*arguments: object) -> int:
@@ -75,20 +88,20 @@ def run(*arguments: object) -> int:
 
 
 def test_report_writes_beside_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_results(samples.tiny()[0], tmp_path / "study")
+    path = write_results(samples.only_failures()[0], tmp_path / "study")
     assert run("report", path) == 0
     said = capsys.readouterr().out
     assert (path / "report" / "index.html").exists()
-    assert "Cold start, T0" in said
+    assert "4 of 4 trials failed" in said
     assert said.rstrip().endswith("report/index.html")
 
 
 def test_report_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_results(samples.alone()[0], tmp_path / "study")
+    path = write_results(samples.only_failures()[0], tmp_path / "study")
     assert run("report", path, "--output", tmp_path / "out", "--markdown", "--json", "--open", "no") == 0
     told = json.loads(capsys.readouterr().out)
     assert Path(told["page"]) == tmp_path / "out" / "index.html"
-    assert Path(told["markdown"]).read_text().startswith("# Rollout infrastructure tax: alone")
+    assert Path(told["markdown"]).read_text().startswith("# Rollout infrastructure tax: tiny")
     assert all(Path(each).exists() for each in told["figures"])
     assert "figure-9-concurrency" in told["not_shown"]
     assert told["says"]

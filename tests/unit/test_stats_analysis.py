@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_results import NATURES, STUDY, stretched, synthetic_results
+from synthetic_results import NATURES, stretched, synthetic_results
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.measure.compare import compare
 from dutyfree.measure.design.study import Arm, Condition, Grid, Study, Warmth
+from dutyfree.measure.project import MeasuredLatencies, Scale, project
 from dutyfree.measure.results.records import Results, Trial, TrialOutcome
 from dutyfree.measure.stats.analysis import Analysis, Metric, Setting, analyse
 from dutyfree.measure.stats.caveats import Code
@@ -114,6 +117,30 @@ def test_ratios_are_those_of_the_truth(analysis: Analysis) -> None:
     assert found.paired
 
 
+def test_arms_that_are_exactly_alike_have_a_ratio_of_one_with_its_bounds() -> None:
+    results = small()
+    first = {trial.block: trial for trial in results.trials}
+    alike = tuple(replace(first[trial.block], condition=trial.condition) for trial in results.trials)
+    for each in analyse(replace(results, trials=alike)).ratios:
+        assert (each.ratio.low, each.ratio.value, each.ratio.high) == (1.0, 1.0, 1.0)
+
+
+def test_cliffs_delta_is_one_of_sandboxes_also_where_they_come_in_waves() -> None:
+    """The same on both: of one wave against another nobody would know, as each is slower or faster as a whole."""
+    arms = (Arm("one", "one"), Arm("other", "other"))
+    study = Study("waves", arms, (Grid(32, ("T0",), concurrencies=(4,)),))
+    found = analyse(synthetic_results(study, natures=dict.fromkeys(("one", "other"), NATURES["cell"])))
+    deltas = {each.metric: each.cliffs_delta for each in found.ratios if each.ratio.n == 1}
+    assert deltas
+    assert all(abs(delta) < 0.5 for delta in deltas.values())
+
+
+def test_a_failure_rate_does_not_know_how_much_waves_differ(results: Results, analysis: Analysis) -> None:
+    for each in analysis.failures:
+        in_waves = Code.CLUSTERED in codes(each.rate.caveats)
+        assert in_waves == (each.condition.concurrency > 1)
+
+
 def test_a_warm_stage_is_compared_with_cold_on_the_same_arm(analysis: Analysis) -> None:
     found = [each for each in analysis.warmth_ratios if each.condition.arm == "docker"]
     assert {each.condition.warmth for each in found} == set(Warmth) - {Warmth.COLD}
@@ -140,6 +167,9 @@ def test_the_floor_is_shown_and_subtracted_from_nothing(analysis: Analysis) -> N
     assert Code.FLOOR_VISIBLE not in codes(hidden.caveats)
     assert Code.FLOOR_VISIBLE in codes(seen.caveats)
     assert seen.p50 == hidden.p50
+    broken = (replace(t, outcome=TrialOutcome.TIMED_OUT) if t.condition.arm == "null" else t for t in results.trials)
+    assert Code.NO_FLOOR not in codes(analyse(results).caveats)
+    assert Code.NO_FLOOR in codes(analyse(replace(results, trials=tuple(broken))).caveats)
 
 
 def test_failed_trials_are_counted_and_never_averaged() -> None:
@@ -232,8 +262,8 @@ def test_an_arm_that_took_part_in_fewer_trials_says_so(analysis: Analysis) -> No
     assert codes(other.caveats) == set()
 
 
-def test_drift_is_found_and_noise_is_not() -> None:
-    trials = [trial for trial in synthetic_results(STUDY).trials if trial.condition == Condition("cell", "T0")]
+def test_drift_is_found_and_noise_is_not(results: Results) -> None:
+    trials = [trial for trial in results.trials if trial.condition == Condition("cell", "T0")]
     quiet = drift(CELL, trials)
     assert quiet is not None
     assert quiet.caveats == ()
@@ -241,12 +271,21 @@ def test_drift_is_found_and_noise_is_not() -> None:
     found = drift(CELL, slower)
     assert found is not None
     assert codes(found.caveats) == {Code.DRIFT}
-    assert found.change.value == pytest.approx(0.3, abs=0.1)
+    assert (1 + found.change.value) / (1 + quiet.change.value) == pytest.approx(1.3, rel=0.03)
+    assert found.change.low is not None
+    assert found.change.low > 0
     assert drift(CELL, trials[:11]) is None
 
 
-def test_one_straggler_at_the_end_is_no_drift() -> None:
-    trials = [trial for trial in synthetic_results(STUDY).trials if trial.condition == Condition("cell", "T0")]
+def test_waves_that_differ_are_no_drift(results: Results) -> None:
+    """Three waves of 64: each a little slower than the last is what chance gives in one of six cases."""
+    crowd = [trial for trial in results.trials if trial.condition == Condition("cell", "T1", 10, concurrency=8)]
+    waves = list(dict.fromkeys(trial.block for trial in crowd))
+    assert drift(CELL, [stretched(trial, 1 + 0.1 * waves.index(trial.block)) for trial in crowd]) is None
+
+
+def test_one_straggler_at_the_end_is_no_drift(results: Results) -> None:
+    trials = [trial for trial in results.trials if trial.condition == Condition("cell", "T0")]
     found = drift(CELL, [*trials[:-1], stretched(trials[-1], 1000)])
     assert found is not None
     assert found.caveats == ()
@@ -287,6 +326,31 @@ def test_a_baseline_can_be_chosen(results: Results) -> None:
     assert {each.baseline.arm for each in found.ratios} == {"cell"}
     with pytest.raises(InvalidRequest, match="there is no arm 'elsewhere'"):
         analyse(results, baseline="elsewhere")
+
+
+def nothing_took_any_time(trial: Trial) -> Trial:
+    idle = tuple(replace(action, dispatch_ns=0, execute_ns=0, observe_ns=0) for action in trial.actions)
+    return replace(trial, wall_ns=0, first_observation_ns=0, by_phase={}, actions=idle)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        nothing_took_any_time,
+        lambda trial: nothing_took_any_time(trial) if trial.number % 3 else trial,
+        lambda trial: stretched(trial, 1e12 if trial.number % 7 == 0 else 1.0),
+        lambda trial: replace(trial, actions=()),
+        lambda trial: replace(trial, first_observation_ns=None, by_phase={}),
+    ],
+    ids=["no time", "no time for some", "longer than a machine word", "no actions", "no phases"],
+)
+def test_odd_trials_have_an_analysis_that_is_json(changed: Callable[[Trial], Trial]) -> None:
+    study = Study("odd", (Arm("process", "process"), Arm("cell", "cell")), (Grid(13, ("T0",), lengths=(1, 10)),))
+    results = synthetic_results(study)
+    odd = replace(results, trials=tuple(map(changed, results.trials)))
+    json.dumps(analyse(odd).to_json(), allow_nan=False)
+    json.dumps(project(MeasuredLatencies(odd), Scale()).to_json(), allow_nan=False)
+    json.dumps(compare(odd, odd).to_json(), allow_nan=False)
 
 
 def test_no_trials_at_all_are_no_crash() -> None:

@@ -85,6 +85,11 @@ def test_waves_that_differ_make_sandboxes_count_for_less() -> None:
     assert Code.CLUSTERED in codes(quantile(apart, 0.5, "ms", waves.tolist()))
 
 
+def test_equal_values_of_different_waves_are_no_difference_of_waves() -> None:
+    values, waves = np.tile([1.0, 1.0, 2.0, 2.0], 30), np.repeat(np.arange(30), 4)
+    assert effective_size(values, waves) == 120
+
+
 def test_too_few_waves_to_tell_are_a_caveat_of_their_own() -> None:
     found = quantile([1.0, 2.0, 3.0, 4.0] * 4, 0.5, "ms", [0] * 16)
     assert Code.CLUSTERED in codes(found)

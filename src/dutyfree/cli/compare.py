@@ -25,7 +25,8 @@ def register(commands: Any) -> None:
         help="say what became faster, what slower, and of what nobody can tell",
         description="Compare two results, condition by condition and metric by metric. A difference is told if it is "
         "beyond chance (p < 0.01 by a rank test, corrected for the number of comparisons) and larger than --effect. "
-        "The exit code is 1 if anything became slower by more than --threshold, or fails more often.",
+        "The exit code is 1 if anything became slower by more than --threshold, fails more often, or no longer "
+        "completes a trial at all.",
         epilog="example: dutyfree compare results/main results/branch --threshold 10",
     )
     parser.add_argument("before", type=Path, metavar="BEFORE", help="results of `dutyfree bench`")
@@ -34,7 +35,13 @@ def register(commands: Any) -> None:
         "--threshold", type=percent, metavar="PERCENT", help="a slowdown past this is a failure (default: --effect)"
     )
     parser.add_argument(
-        "--effect", type=percent, default=0.05, metavar="PERCENT", help="smaller differences are not told (default: 5)"
+        "--effect",
+        type=percent,
+        metavar="PERCENT",
+        help="smaller differences are not told (default: 5, or --threshold if that is less)",
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="conditions that no longer complete a trial are not a failure"
     )
     parser.add_argument(
         "--significance", type=float, default=0.01, metavar="P", help="p must be below this (default: %(default)g)"
@@ -68,15 +75,22 @@ def execute(options: argparse.Namespace) -> int:
     for name in options.metric:
         if name not in list(Metric):
             raise InvalidRequest(f"there is no metric {name!r}", hint=f"there are: {', '.join(Metric)}")
-    gates = Gates(significance=options.significance, effect=options.effect)
+    effect, threshold = options.effect, options.threshold
+    if effect is None:
+        effect = Gates().effect if threshold is None else min(Gates().effect, threshold)
+    elif threshold is not None and threshold < effect:
+        raise InvalidRequest(
+            f"--threshold {100 * threshold:g} is below --effect {100 * effect:g}", hint="what is not told cannot fail"
+        )
+    gates = Gates(significance=options.significance, effect=effect)
     before, after = load_results(options.before), load_results(options.after)
     found = compare(before, after, gates, metrics=tuple(map(Metric, options.metric)) or COMPARED)
-    regressions = found.regressions(options.threshold)
+    regressed = bool(found.regressions(threshold) or (found.lost and not options.allow_missing))
     if options.json:
-        print(json.dumps({**found.to_json(), "regression": bool(regressions)}, indent=2))
+        print(json.dumps({**found.to_json(), "regression": regressed}, indent=2))
     else:
         print("\n".join(_lines(found, options)))
-    return ExitCode.FAILED if regressions else ExitCode.DONE
+    return ExitCode.FAILED if regressed else ExitCode.DONE
 
 
 def _lines(found: Comparison, options: argparse.Namespace) -> list[str]:
@@ -99,13 +113,21 @@ def _lines(found: Comparison, options: argparse.Namespace) -> list[str]:
         number = sum(each.verdict is verdict for each in everything)
         if number:
             lines.append(f"{verdict}: {number}")
-    for what, conditions in (("before", found.only_before), ("after", found.only_after)):
-        lines += [f"only {what}: {words.condition_of(each)}" for each in conditions[:_SHOWN]]
-        lines += [f"only {what}: {len(conditions) - _SHOWN} more"] if len(conditions) > _SHOWN else []
+    unmissed = [each for each in found.only_before if each not in found.lost]
+    for what, conditions in (
+        ("no longer completes", found.lost),
+        ("only before", unmissed),
+        ("only after", found.only_after),
+    ):
+        lines += [f"{what}: {words.condition_of(each)}" for each in conditions[:_SHOWN]]
+        lines += [f"{what}: {len(conditions) - _SHOWN} more"] if len(conditions) > _SHOWN else []
     doubts = dict.fromkeys((*found.caveats, *(doubt for each in told for doubt in each.caveats)))
     lines += [f"caveat: {plain(each.text)} [{each.code}]" for each in doubts]
     past = words.share(gates.effect if options.threshold is None else options.threshold)
     lines.append(f"regressions past {past}: {len(regressions) or 'none'}")
+    if found.lost:
+        allowed = " (allowed)" if options.allow_missing else "; --allow-missing lets them pass"
+        lines.append(f"conditions that no longer complete a trial: {len(found.lost)}{allowed}")
     return lines
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MONEY = ("workers", "price_per_worker_hour", "gpu_price_per_hour", "gpus_waiting")
 
+_BEYOND = "*"
+
 _COLUMNS = (
     ("latency", "latency"),
     ("worker-hours", "worker_hours"),
@@ -113,6 +115,9 @@ def _latencies(options: argparse.Namespace) -> Latencies:
     from dutyfree.measure.results.directory import load_results
 
     if options.latency:
+        names = [name for name, _ in options.latency]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InvalidRequest(f"--latency names {twice[0]!r} twice", hint="each latency needs a name of its own")
         return StatedLatencies(dict(options.latency), options.steps)
     if options.stage not in list(Warmth):
         raise InvalidRequest(f"there is no stage {options.stage!r}", hint=f"there are: {', '.join(Warmth)}")
@@ -131,12 +136,15 @@ def _lines(projection: Projection) -> list[str]:
         "",
     ]
     changes = [
-        f"at {each.steps} steps {each.overtakes} overtakes {each.overtaken}"
+        f"at {each.steps} steps {plain(each.overtakes)} overtakes {plain(each.overtaken)}"
         + ("" if each.certain else " (the two are too alike to be sure)")
         for each in projection.rank_changes
     ]
-    lines += changes or ["the ranking is the same throughout"]
+    if not changes and len({point.steps for point in projection.grid}) > 1 and len(projection.arms) > 1:
+        changes = ["by these means the ranking is the same throughout"]
+    lines += changes
     lines += [f"assumed: {each}" for each in projection.assumptions]
+    lines += [f"caveat: {plain(each.text)} [{each.code}]" for each in projection.caveats]
     for arm in projection.arms:
         lines += [f"caveat: {plain(arm.arm)}: {plain(each.text)} [{each.code}]" for each in arm.caveats]
     return lines
@@ -150,11 +158,22 @@ def _arms_table(projection: Projection) -> list[str]:
 
 
 def _grid_table(projection: Projection) -> list[str]:
+    from dutyfree.measure.report.words import number
+    from dutyfree.measure.stats.caveats import Code
+
+    def is_beyond(hours: Estimate) -> bool:
+        return any(each.code == Code.EXTRAPOLATED for each in hours.caveats)
+
     rows = [("steps", "trajectories", "worker-hours")]
     for point in projection.grid:
-        told = ", ".join(f"{plain(arm)} {hours.value:,.0f}" for arm, hours in point.worker_hours.items())
+        told = ", ".join(
+            f"{plain(arm)} {number(hours.value)}{_BEYOND if is_beyond(hours) else ''}"
+            for arm, hours in point.worker_hours.items()
+        )
         rows.append((str(point.steps), f"{point.trajectories:,}", told))
-    return table(rows, frozenset({0, 1}))
+    note = f"{_BEYOND} beyond what was measured on this arm, by the line that was fitted"
+    any_beyond = any(is_beyond(hours) for point in projection.grid for hours in point.worker_hours.values())
+    return [*table(rows, frozenset({0, 1})), *([note] if any_beyond else [])]
 
 
 def _told(estimate: Estimate) -> str:

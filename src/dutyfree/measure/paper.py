@@ -16,6 +16,8 @@ SUBSTRATES: Final = ("single container", "hosted sandbox", "Kubernetes-orchestra
 TRIALS: Final = 100
 LENGTHS: Final = (10, 50, 150)
 LONG_STEPS: Final = 150
+LONG_WORKLOAD: Final = "T2"
+"""Of Figure 6 and Table 2."""
 TRAJECTORIES: Final = 1_000_000
 FIGURE_6_TRAJECTORIES: Final = (10_000, 1_000_000)
 ROUNDED_TO_S: Final = 0.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -17,13 +18,13 @@ from dutyfree.measure.compare.comparison import Comparison, Difference, FailureD
 from dutyfree.measure.compare.shift import Shift, adjusted, paired_shift, unpaired_shift
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import Condition
-from dutyfree.measure.results.records import Results
+from dutyfree.measure.results.records import Results, Trial
 from dutyfree.measure.stats import caveats
 from dutyfree.measure.stats.estimate import Caveat, Estimate
 from dutyfree.measure.stats.examined import Examined, examine
 from dutyfree.measure.stats.metrics import UNIT, Metric
 from dutyfree.measure.stats.quantiles import quantile
-from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block
+from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block, readings
 
 COMPARED: Final = (
     Metric.FIRST_OBSERVATION,
@@ -71,9 +72,10 @@ def compare(
         tuple(
             _judged_failures(each, p, gates) for each, p in zip(failures, corrected[len(differences) :], strict=True)
         ),
-        tuple(each for each in tried[0] if each not in theirs.failures),
-        tuple(each for each in tried[1] if each not in ours.failures),
-        tuple(sameness.differences(before, after)),
+        lost=tuple(each for each in tried[0] if each in ours.completed and each not in theirs.completed),
+        only_before=tuple(each for each in tried[0] if each not in theirs.failures),
+        only_after=tuple(each for each in tried[1] if each not in ours.failures),
+        caveats=tuple(sameness.differences(before, after)),
     )
 
 
@@ -84,13 +86,16 @@ def _differences(
     sides = [side.completed.get(condition, ()) for side in (ours, theirs)]
     if not all(sides):
         return []
-    before, after = (logs_by_block(trials) for trials in sides)
+    blocks = [[trial.block for trial in trials] for trials in sides]
+    read = [readings(trials, metrics) for trials in sides]
+    before, after = (logs_by_block(*each) for each in zip(sides, read, strict=True))
     found = []
     for metric in metrics:
         if metric in before and metric in after:
+            values = [each[metric] for each in read]
             shift, n, pairs = _shift(before[metric], after[metric], paired=paired)
-            p50 = [quantile([metric.of(trial) or 0.0 for trial in trials], 0.5, UNIT) for trials in sides]
-            delta = cliffs_delta(_values(after[metric]), _values(before[metric]))
+            p50 = [quantile(each, 0.5, UNIT, where) for each, where in zip(values, blocks, strict=True)]
+            delta = cliffs_delta(values[1], values[0])
             doubts = _doubts(condition, ours, theirs)
             doubts += (caveats.few_blocks(n),) if n < caveats.FEW_SANDBOXES else ()
             medians, ratio, p_value = (p50[0], p50[1]), _factor(shift, n), shift.p_value
@@ -110,9 +115,22 @@ def _shift(before: ByBlock, after: ByBlock, *, paired: bool) -> tuple[Shift, int
 
 def _failure_difference(condition: Condition, ours: Examined, theirs: Examined) -> FailureDifference:
     before, after = ours.failures[condition], theirs.failures[condition]
-    table = [[each.failed, each.attempted - each.failed] for each in (before, after)]
-    p_value = float(stats.fisher_exact(table).pvalue)
-    return FailureDifference(condition, Verdict.CANNOT_TELL, before.rate, after.rate, p_value, 1.0)
+    if condition.concurrency == 1:
+        table = [[each.failed, each.attempted - each.failed] for each in (before, after)]
+        p_value = float(stats.fisher_exact(table).pvalue)
+    else:  # what is repeated is the wave: its sandboxes fail together
+        shares = [_failed_by_block(side.tried[condition]) for side in (ours, theirs)]
+        p_value = unpaired_shift(*shares).p_value
+    doubts = tuple(dict.fromkeys((*before.rate.caveats, *after.rate.caveats)))
+    return FailureDifference(condition, Verdict.CANNOT_TELL, before.rate, after.rate, p_value, 1.0, doubts)
+
+
+def _failed_by_block(trials: Sequence[Trial]) -> Values:
+    """The share of each block's trials that failed."""
+    blocks: dict[int, list[bool]] = {}
+    for trial in trials:
+        blocks.setdefault(trial.block, []).append(not trial.completed)
+    return np.array([fmean(each) for each in blocks.values()])
 
 
 def _judged(found: Difference, adjusted_p: float, gates: Gates) -> Difference:

@@ -83,12 +83,22 @@ class Comparison:
     """Whether trials could be paired, because both results come from the same plan."""
     differences: tuple[Difference, ...]
     failures: tuple[FailureDifference, ...]
+    lost: tuple[Condition, ...] = ()
+    """Where trials completed before, and none does now: it was not tried, or all of it failed."""
     only_before: tuple[Condition, ...] = ()
+    """Was not tried after."""
     only_after: tuple[Condition, ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
     def regressions(self, threshold: float | None = None) -> tuple[Difference | FailureDifference, ...]:
-        """What became slower by more than `threshold` (if not given: by any effect that was told), or fails more."""
+        """What became slower by more than `threshold` (if not given: by any effect that was told), or fails more.
+
+        Raises InvalidRequest for a threshold below the effect: of what lies between them nothing was told.
+        """
+        if threshold is not None and threshold < self.gates.effect:
+            raise InvalidRequest(
+                f"a slowdown of {threshold:.3%} is not told where effects are told from {self.gates.effect:.3%} on"
+            )
         least = 1 + (self.gates.effect if threshold is None else threshold)
         slower = (each for each in self.differences if each.verdict is Verdict.SLOWER and each.ratio.value > least)
         return (*slower, *(each for each in self.failures if each.verdict is Verdict.FAILS_MORE))

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import Warmth
 from dutyfree.measure.results.records import Results
-from dutyfree.measure.stats import caveats
+from dutyfree.measure.stats import caveats, doubts
 from dutyfree.measure.stats.bootstrap import percentile_interval
 from dutyfree.measure.stats.estimate import Caveat, Estimate
 from dutyfree.measure.stats.examined import examine
-from dutyfree.measure.stats.growth import by_length, weights_at
+from dutyfree.measure.stats.growth import Lengths, Values, bent, by_length, split, weights_at
 
 MS_PER_S = 1_000.0
 
@@ -31,6 +29,10 @@ class Latencies(Protocol):
     @property
     def source(self) -> str:
         """In words: what was measured, or who says so."""
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What there is to doubt about all of them."""
 
     def mean_s(self, arm: str, steps: int) -> float:
         """The mean time of a trajectory of this length."""
@@ -53,6 +55,7 @@ class StatedLatencies:
     steps: int
     rounded_to_s: float = 0.0
     source: str = "stated latencies"
+    caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
         for arm, latency_s in self.by_arm.items():
@@ -99,23 +102,30 @@ class MeasuredLatencies:
         """
         null = {arm.name for arm in results.study.arms if arm.substrate == NULL}
         examined = examine(results)
-        measured = [
+        serial = [
             each
             for each in by_length(examined.completed)
-            if each.condition.concurrency == 1 and each.condition.warmth is warmth and each.condition.arm not in null
+            if each.condition.concurrency == 1 and each.condition.arm not in null
         ]
+        measured = [each for each in serial if each.condition.warmth is warmth]
         longest: dict[str, int] = {}
         for each in measured:
             longest[each.condition.workload] = max(each.lengths[-1], longest.get(each.condition.workload, 0))
         if not longest or (workload is not None and workload not in longest):
             wanted = f"of {workload} " if workload is not None else ""
-            hint = f"there are: {', '.join(longest)}" if longest else None
+            stages = sorted({each.condition.warmth for each in serial})
+            hint = f"there are: {', '.join(longest or stages)}" if serial else None
             raise InvalidRequest(f"no {warmth} trial {wanted}completed, one at a time, in this study", hint=hint)
         self.workload = workload if workload is not None else max(reversed(longest), key=longest.__getitem__)
         self.warmth = warmth
+        self.caveats = tuple(doubts.of_study(results, examined.failures))
         self._seed = results.study.seed
         self._examined = examined
-        self._measured = {each.condition.arm: each for each in measured if each.condition.workload == self.workload}
+        self._measured = {
+            each.condition.arm: each if len(each.lengths) > 1 else split(each, examined.completed[each.condition])
+            for each in measured
+            if each.condition.workload == self.workload
+        }
         self._resampled = {arm: each.resampled_ms(self._seed) for arm, each in self._measured.items()}
 
     @property
@@ -126,7 +136,8 @@ class MeasuredLatencies:
     @property
     def source(self) -> str:
         """Which trials the latencies are the means of."""
-        return f"{self.workload}, {self.warmth}, one sandbox at a time"
+        start = self.warmth if self.warmth is Warmth.COLD else f"from a sandbox that was warm at {self.warmth}"
+        return f"{self.workload}, {start}, one sandbox at a time"
 
     def mean_s(self, arm: str, steps: int) -> float:
         """Measured at this length, or else interpolated, or else extrapolated."""
@@ -134,31 +145,37 @@ class MeasuredLatencies:
         return float(weights_at(measured, steps) @ measured.means_ms()) / MS_PER_S
 
     def at(self, arm: str, steps: int) -> Estimate:
-        """With the caveats of the lengths that it stands on, and one if nothing so long was measured."""
+        """With the caveats of the lengths that it stands on, and one if nothing so long, or so short, was measured."""
         measured = self._measured[arm]
-        weights = weights_at(measured, steps)
-        low, high = percentile_interval(self._resampled[arm] @ weights / MS_PER_S, measured.blocks)
-        used = [length for length, weight in zip(measured.lengths, weights, strict=True) if weight]
-        doubts: list[Caveat] = [*self._examined.doubts_at(measured.condition, used)]
-        if measured.blocks < caveats.FEW_SANDBOXES:
-            doubts.append(caveats.few_blocks(measured.blocks))
-        if steps > measured.lengths[-1]:
-            doubts.append(caveats.extrapolated(steps, measured.lengths[-1]))
-        return Estimate(self.mean_s(arm, steps), low, high, measured.blocks, "s", tuple(doubts))
+        used, blocks = self._used(arm, steps)
+        low, high = percentile_interval(self._resampled[arm] @ weights_at(measured, steps) / MS_PER_S, blocks)
+        found = [*self._examined.doubts_at(measured.condition, used), *measured.doubts(used)]
+        if 0 in used:
+            found.append(caveats.one_length(measured.lengths[-1]))
+        if beyond := caveats.extrapolated(steps, measured.lengths):
+            found += [*beyond, *bent(measured)]
+        return Estimate(self.mean_s(arm, steps), low, high, blocks, "s", tuple(found))
 
     def gap(self, slow: str, fast: str, steps: int) -> Estimate:
-        """With an interval of the blocks that both took part in, so that what both suffered cancels out."""
-        ours = self._measured[slow].shared_with(self._measured[fast])
-        theirs = self._measured[fast].shared_with(self._measured[slow])
+        """The blocks that both took part in are drawn together, so that what both suffered cancels out."""
+        both = self._measured[slow], self._measured[fast]
         value = self.mean_s(slow, steps) - self.mean_s(fast, steps)
-        doubts = dict.fromkeys((*self.at(slow, steps).caveats, *self.at(fast, steps).caveats))
-        low, high, n = None, None, min(ours.blocks, theirs.blocks)
-        if n:
-            one, other = (each.resampled_ms(self._seed) @ weights_at(each, steps) for each in (ours, theirs))
-            here = float(np.subtract(*(weights_at(each, steps) @ each.means_ms() for each in (ours, theirs))))
-            # What is sure is how far off the difference may be; it is laid around the difference of all trials.
-            low, high = percentile_interval(value + (one - other - here) / MS_PER_S, n)
-        return Estimate(value, low, high, n, "s", tuple(doubts))
+        known = dict.fromkeys((*self.at(slow, steps).caveats, *self.at(fast, steps).caveats))
+        n = min(self._used(arm, steps)[1] for arm in (slow, fast))
+
+        def drawn(one: Lengths, other: Lengths) -> Values:
+            means: Values = one.resampled_ms(self._seed, beside=other) @ weights_at(one, steps)
+            return means
+
+        low, high = percentile_interval((drawn(*both) - drawn(*reversed(both))) / MS_PER_S, n)
+        return Estimate(value, low, high, n, "s", tuple(known))
+
+    def _used(self, arm: str, steps: int) -> tuple[list[int], int]:
+        """The lengths that the mean at this one stands on, and the fewest blocks of any of them."""
+        measured = self._measured[arm]
+        weights = weights_at(measured, steps)
+        used = [length for length, weight in zip(measured.lengths, weights, strict=True) if weight]
+        return used, measured.blocks(used)
 
     def lengths(self, steps: Sequence[int]) -> Sequence[int]:
         """All of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
@@ -108,8 +108,11 @@ class Projection:
     spread: ArmProjection | None
     """The slowest minus the fastest; its arm reads "slowest - fastest". None for a single arm."""
     spread_ratio: float | None
+    """The slowest by the fastest; None for a single arm, or one that takes no time."""
     grid: tuple[GridPoint, ...]
     rank_changes: tuple[RankChange, ...]
+    caveats: tuple[Caveat, ...] = ()
+    """Of all numbers; those of one arm are the arm's."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
     kind: str = "projection"
 
@@ -138,7 +141,7 @@ def project(
         fastest, slowest = ranked[0], ranked[-1]
         gap = latencies.gap(slowest, fastest, scale.steps)
         spread = _projected(f"{slowest} - {fastest}", gap, scale)
-        ratio = at_scale[slowest].value / at_scale[fastest].value
+        ratio = at_scale[slowest].value / at_scale[fastest].value if at_scale[fastest].value > 0 else None
     steps = latencies.lengths(grid_steps)
     return Projection(
         source=latencies.source,
@@ -148,6 +151,7 @@ def project(
         spread_ratio=ratio,
         grid=tuple(_grid_point(latencies, each, n) for each in steps for n in grid_trajectories),
         rank_changes=tuple(_rank_changes(latencies, steps)),
+        caveats=latencies.caveats,
     )
 
 
@@ -184,9 +188,8 @@ def _grid_point(latencies: Latencies, steps: int, trajectories: int) -> GridPoin
 
 
 def _rank_changes(latencies: Latencies, steps: Sequence[int]) -> list[RankChange]:
-    first, last = steps[0], steps[-1]
     found = []
-    for pair in combinations(latencies.arms, 2):
+    for pair, (first, last) in product(combinations(latencies.arms, 2), pairwise(steps)):
         fast, slow = sorted(pair, key=lambda arm: latencies.mean_s(arm, first))
         if latencies.mean_s(slow, last) < latencies.mean_s(fast, last):
             low, high = first, last  # the order differs at the two ends: find where it changes
@@ -194,7 +197,7 @@ def _rank_changes(latencies: Latencies, steps: Sequence[int]) -> list[RankChange
                 middle = (low + high) // 2
                 overtaken = latencies.mean_s(slow, middle) < latencies.mean_s(fast, middle)
                 low, high = (low, middle) if overtaken else (middle, high)
-            ends = (latencies.gap(slow, fast, first), latencies.gap(fast, slow, last))
+            ends = (latencies.gap(slow, fast, steps[0]), latencies.gap(fast, slow, steps[-1]))
             certain = all(end.low is not None and end.low > 0 for end in ends)
             found.append(RankChange(high, slow, fast, certain))
     return sorted(found, key=lambda change: change.steps)

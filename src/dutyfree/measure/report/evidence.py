@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dutyfree.errors import InvalidRequest
@@ -11,7 +12,7 @@ from dutyfree.measure import paper
 from dutyfree.measure.design.study import Condition, Warmth
 from dutyfree.measure.project import MeasuredLatencies, Projection, Scale, project
 from dutyfree.measure.results.records import Results, Trial
-from dutyfree.measure.stats.analysis import Analysis, Growth, Metric, Setting, Summary
+from dutyfree.measure.stats.analysis import Analysis, Growth, Metric, Series, Setting, Summary
 from dutyfree.measure.stats.estimate import Estimate
 
 
@@ -87,6 +88,18 @@ class Evidence:
             and each.condition.concurrency == 1
         ]
 
+    def load_series(self, metric: Metric) -> list[Series]:
+        """This metric by concurrency, in the one workload, length and warmth that most arms have at two of them."""
+        lines = [
+            (_apart_from_arm(each), each.condition.arm)
+            for each in self.analysis.series(Metric.ACTION, "concurrency")
+            if each.condition.arm in self.arms
+        ]
+        most = Counter(setting for setting, _ in lines).most_common(1)
+        shown = {each for each in lines if each[0] == most[0][0]}
+        found = self.analysis.series(metric, "concurrency", least=1)
+        return [each for each in found if (_apart_from_arm(each), each.condition.arm) in shown]
+
     @cached_property
     def projection(self) -> Projection | None:
         """The paper's scale, on what was measured here; None where there is nothing to project from."""
@@ -109,6 +122,10 @@ class Evidence:
         return min(
             self.trials_of(condition), key=lambda each: abs((Metric.TRAJECTORY.of(each) or 0) - middle), default=None
         )
+
+
+def _apart_from_arm(line: Series) -> Setting:
+    return replace(Setting.of(line.condition), concurrency=1)
 
 
 def extremes(summaries: dict[str, Summary]) -> tuple[Summary, Summary] | None:

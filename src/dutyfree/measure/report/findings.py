@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dutyfree.measure.design.study import Condition
+from dutyfree.measure.design.study import MAX_LENGTH, Condition
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.tables import Cell, Column, Footnotes, Group, Table, cells
@@ -46,7 +46,7 @@ def every_condition(evidence: Evidence, notes: Footnotes) -> Table:
     """Every condition with its spread, grouped by setting; arms of one setting can be compared."""
     columns = [Column("arm"), Column("n", True), Column("failed", True)]
     for metric in SHOWN:
-        columns += [Column(f"{metric.title}: p50", True), Column("p95", True)]
+        columns += [Column(f"{metric.heading}: p50", True), Column("p95", True)]
     groups = []
     for setting in evidence.analysis.settings():
         rows = []
@@ -92,7 +92,7 @@ def ratios(evidence: Evidence, notes: Footnotes) -> Table:
             groups.append(Group(tuple(rows), words.setting_of(setting)))
     columns = [Column("arm")]
     for metric in metrics:
-        columns += [Column(metric.title, True), Column("Cliff's δ", True)]
+        columns += [Column(metric.heading, True), Column("Cliff's δ", True)]
     return Table(
         "ratios",
         f"How many times slower than {baseline}",
@@ -138,7 +138,7 @@ def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
     told = evidence.analysis.crossovers
     rows = [
         (
-            Cell(f"{words.name(each.setting.workload)}, {words.warmth_of(each.setting.warmth)}"),
+            Cell(words.series_of(each.setting)),
             Cell(words.name(each.short_arm)),
             Cell(words.name(each.long_arm)),
             notes.estimate(each.length, *each.caveats),
@@ -147,14 +147,14 @@ def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
         if each.length is not None
     ]
     columns = (Column("workload"), Column("faster below"), Column("faster above"), Column("crossover", True))
-    never = words.count(len(told) - len(rows), "pair")
+    never = words.count(len(told) - len(rows), "other pair")
     return Table(
         "crossovers",
         "Crossover lengths",
         columns,
         (Group(tuple(rows)),),
-        f"From lines fitted to the mean times at the lengths measured, with 95 % intervals. {never} of arms do not "
-        "cross: the faster one is faster at every length.",
+        f"From lines fitted to the mean times at the lengths measured, with 95 % intervals. The lines of {never} of "
+        f"arms do not cross at any length up to {MAX_LENGTH:,}.",
     )
 
 

@@ -21,7 +21,7 @@ def tables(evidence: Evidence, notes: Footnotes) -> tuple[Table, ...]:
         return ()
     return (
         _overheads(evidence, notes),
-        _slowest_and_fastest(evidence.projection, notes),
+        _slowest_and_fastest(evidence.projection, notes, evidence.main_workload() == paper.LONG_WORKLOAD),
         _sensitivity(evidence.projection, notes),
     )
 
@@ -42,13 +42,13 @@ def _overheads(evidence: Evidence, notes: Footnotes) -> Table:
             _cell(_hours(growth.fixed, 1)),
         ))  # fmt: skip
     setting = evidence.long_setting()
-    for summary in evidence.summaries(setting, Metric.ACTION_TAX).values() if setting else ():
+    for summary in evidence.summaries(setting, Metric.MEAN_ACTION_TAX).values() if setting else ():
         arm = words.name(summary.condition.arm)
-        doubts = (*summary.p50.caveats, *summary.caveats)
+        doubts = (*summary.mean.caveats, *summary.caveats)
         per_action.append((
-            notes.cell(f"{arm}: {words.estimate_of(summary.p50)} per action", *doubts),
+            notes.cell(f"{arm}: {words.estimate_of(summary.mean)} per action", *doubts),
             Cell(f"{MILLION} rollouts {words.TIMES} {paper.LONG_STEPS} actions"),
-            _cell(_hours(summary.p50, paper.LONG_STEPS)),
+            _cell(_hours(summary.mean, paper.LONG_STEPS)),
         ))  # fmt: skip
     return Table(
         "overheads",
@@ -59,15 +59,16 @@ def _overheads(evidence: Evidence, notes: Footnotes) -> Table:
             for title, rows in (
                 ("The paper", published),
                 ("This machine: what a rollout costs whatever its length (projection)", fixed),
-                ("This machine: tax of one action at the median (projection)", per_action),
+                ("This machine: mean tax of one action (projection)", per_action),
             )
             if rows
         ),
-        "The fixed part is that of the line fitted to mean times by length, set-up included.",
+        "The fixed part is that of the line fitted to mean times by length, set-up included. Means, not medians: they "
+        "are what adds up.",
     )
 
 
-def _slowest_and_fastest(projection: Projection, notes: Footnotes) -> Table:
+def _slowest_and_fastest(projection: Projection, notes: Footnotes, is_papers_workload: bool) -> Table:
     """Table 2: the slowest and the fastest, and their difference, for a million trajectories."""
     fastest, slowest = projection.arms[0], projection.arms[-1]
     rows = []
@@ -92,7 +93,8 @@ def _slowest_and_fastest(projection: Projection, notes: Footnotes) -> Table:
         columns,
         (Group(tuple(rows)),),
         f"Here: mean time of one trajectory ({words.name(projection.source)}) with its 95 % interval; worker-hours are "
-        f"projected from it. The paper's machines, regions and substrates are others.",
+        f"projected from it. The paper's machines, regions and substrates are others"
+        + ("." if is_papers_workload else f", and its workload is {paper.LONG_WORKLOAD}."),
     )
 
 
@@ -117,7 +119,7 @@ def _sensitivity(projection: Projection, notes: Footnotes) -> Table:
         (Column("arm"), *(Column(f"{point.steps} steps", True) for point in points)),
         (Group(rows),),
         "Projection. For 100,000 trajectories it is a tenth, for 10,000,000 ten times as much. "
-        + (f"Ranks change: {'; '.join(changes)}." if changes else "No two arms change places between these lengths."),
+        + (f"Ranks change: {'; '.join(changes)}." if changes else "By these means no two arms change places."),
     )
 
 

@@ -112,8 +112,8 @@ def _cold(study: Study) -> str:
         "something, or whose sandbox has an id that was there before, is not timed."
     )
     if study.evict:
-        return f"{text} Evicted before each cold trial, and proven to be: "
-        f"{words.listed([words.name(each) for each in study.evict])}."
+        evicted = words.listed([words.name(each) for each in study.evict])
+        return f"{text} Evicted before each cold trial, and proven to be: {evicted}."
     return f"{text} Nothing of the machine's own caches was evicted."
 
 
@@ -128,8 +128,8 @@ def _limits(study: Study) -> str:
         limits.append(f"{resources.cpus:g} CPUs")
     if resources.pids:
         limits.append(f"{resources.pids:,} processes")
-    text = f"Every sandbox: {words.listed(limits) if limits else 'no limits'}. A trial may take "
-    f"{study.trial_timeout_s:g} s."
+    bounds = words.listed(limits) if limits else "no limits"
+    text = f"Every sandbox: {bounds}. A trial may take {study.trial_timeout_s:g} s."
     if study.time_limit_s:
         text += f" No block begins after {study.time_limit_s:g} s."
     return f"{text} Think time of recordings is {'kept' if study.keep_think_time else 'dropped'}."

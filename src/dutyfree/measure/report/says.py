@@ -9,8 +9,9 @@ from dutyfree.measure.design.study import Warmth
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, extremes
 from dutyfree.measure.stats.analysis import Metric, Setting, Summary
+from dutyfree.measure.stats.caveats import Code
 from dutyfree.measure.stats.estimate import Caveat, Estimate
-from dutyfree.measure.stats.ratios import logs_by_block, paired_ratios
+from dutyfree.measure.stats.ratios import logs_by_block, paired_ratios, readings
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ def _cheapest_action(evidence: Evidence) -> Iterator[Saying]:
             least, most = ends
             ratio = _ratio(evidence, most, least)
             yield Saying(
-                f"The cheapest action is on {_arm(least)}: the substrate adds {words.estimate_of(least.p50)} to a "
-                f"command at the median. On {_arm(most)} it adds {words.estimate_of(most.p50)}"
+                f"What the substrate adds to a command is least on {_arm(least)}, {words.estimate_of(least.p50)} at "
+                f"the median, and most on {_arm(most)}, {words.estimate_of(most.p50)}"
                 f"{_compared(ratio, 'much')} ({_where(setting)}).",
                 _doubts(least, most, ratio=ratio),
             )
@@ -83,22 +84,25 @@ def _long_trajectories(evidence: Evidence) -> Iterator[Saying]:
     if ends := extremes(evidence.summaries(setting, Metric.TRAJECTORY)):
         fast, slow = ends
         ratio = _ratio(evidence, slow, fast)
-        shares = {each.condition: each.tax_share for each in evidence.analysis.compositions}
+        told = {each.condition: each.tax_share for each in evidence.analysis.compositions}
+        shares = [told[each.condition] for each in ends]
         yield Saying(
             f"A trajectory of {_where(setting)} takes {words.estimate_of(fast.p50)} on {_arm(fast)} and "
-            f"{words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}. Of that, "
-            f"{words.share(shares[fast.condition].value)} and {words.share(shares[slow.condition].value)} is tax.",
-            _doubts(fast, slow, ratio=ratio),
+            f"{words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}. Of the mean time, "
+            f"{' and '.join(map(words.estimate_of, shares))} is tax.",
+            (*_doubts(fast, slow, ratio=ratio), *(caveat for share in shares for caveat in share.caveats)),
         )
 
 
 def _crossovers(evidence: Evidence) -> Iterator[Saying]:
-    """The first one on the way to longer trajectories."""
+    """The first one on the way to longer trajectories, of those that are beyond doubt and within what was measured."""
     workload = evidence.main_workload()
     met = [
         (each, each.length)
         for each in evidence.analysis.crossovers
         if each.length is not None
+        and each.length.low is not None
+        and not {caveat.code for caveat in each.caveats} & {Code.MAY_NOT_CROSS, Code.EXTRAPOLATED}
         and each.setting.workload == workload
         and each.setting.warmth is Warmth.COLD
         and each.setting.concurrency == 1
@@ -108,14 +112,21 @@ def _crossovers(evidence: Evidence) -> Iterator[Saying]:
         others = len(met) - 1
         more = f" {words.count(others, 'other pair')} also change{'s' if others == 1 else ''} places." if others else ""
         yield Saying(
-            f"{words.name(each.short_arm)} is faster than {words.name(each.long_arm)} only below "
+            f"On average {words.name(each.short_arm)} is faster than {words.name(each.long_arm)} only below "
             f"{words.estimate_of(length)} ({words.name(each.setting.workload)}).{more}",
             (*length.caveats, *each.caveats),
         )
 
 
 def _warmth(evidence: Evidence) -> Iterator[Saying]:
-    warm = [each for each in evidence.analysis.warmth_ratios if each.metric is Metric.FIRST_OBSERVATION]
+    warm = [
+        each
+        for each in evidence.analysis.warmth_ratios
+        if each.metric is Metric.FIRST_OBSERVATION
+        and each.condition.concurrency == 1
+        and each.ratio.high is not None
+        and each.ratio.high < 1
+    ]
     if warm:
         best = min(warm, key=lambda each: each.ratio.value)
         yield Saying(
@@ -127,12 +138,9 @@ def _warmth(evidence: Evidence) -> Iterator[Saying]:
 
 
 def _load(evidence: Evidence) -> Iterator[Saying]:
-    lines = [
-        each for each in evidence.analysis.series(Metric.ACTION, "concurrency") if each.condition.arm in evidence.arms
-    ]
     told = []
     doubts: list[Caveat] = []
-    for line in lines:
+    for line in (lines := evidence.load_series(Metric.ACTION)):
         alone, crowded = line.points[0].summary, line.points[-1].summary
         if alone.p50.value > 0:
             told.append(
@@ -141,9 +149,10 @@ def _load(evidence: Evidence) -> Iterator[Saying]:
             )
             doubts += _doubts(alone, crowded)
     if told:
+        start = words.warmth_of(lines[0].condition.warmth)
         yield Saying(
-            f"With sandboxes at once, an action's median latency goes {words.listed(told)} "
-            f"({_where(Setting.of(lines[0].condition))}).",
+            f"With several sandboxes at once, an action's median latency goes {words.listed(told)} "
+            f"({_where(Setting.of(lines[0].condition))}, {start}).",
             tuple(dict.fromkeys(doubts)),
         )
 
@@ -181,7 +190,8 @@ def _floor(evidence: Evidence) -> Saying:
 
 def _ratio(evidence: Evidence, slow: Summary, fast: Summary) -> Estimate | None:
     """How many times slower, paired by block: the analysis has this against its baseline only."""
-    ours, theirs = (logs_by_block(evidence.trials_of(each.condition)) for each in (slow, fast))
+    both = [evidence.trials_of(each.condition) for each in (slow, fast)]
+    ours, theirs = (logs_by_block(trials, readings(trials, [slow.metric])) for trials in both)
     return paired_ratios(ours, theirs, evidence.analysis.seed).get(slow.metric)
 
 
@@ -189,10 +199,12 @@ def _compared(ratio: Estimate | None, what: str) -> str:
     """How many times as much, or that nobody knows which of the two is more."""
     if ratio is None:
         return ""
-    bounds = words.interval_of(ratio)
-    if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-        return f"; this study cannot tell the two apart (ratio {words.number(ratio.value)}, {bounds})"
-    return f", {words.number(ratio.value)}{f' ({bounds})' if bounds else ''} times as {what}"
+    times, bounds = words.number(ratio.value), words.interval_of(ratio)
+    if ratio.low is None or ratio.high is None:
+        return f", {times} times as {what} (too few blocks for an interval)"
+    if ratio.low <= 1 <= ratio.high:
+        return f"; this study cannot tell the two apart (ratio {times}, {bounds})"
+    return f", {times} ({bounds}) times as {what}"
 
 
 def _doubts(*summaries: Summary, ratio: Estimate | None = None) -> tuple[Caveat, ...]:

@@ -27,21 +27,25 @@ def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH,
     evidence, notes = Evidence(results, analysis), Footnotes()
     lines = [words.name(analysis.study, width), ""]
     for each in says(evidence):
-        lines += _wrapped(each.text, width, "- ")
+        marks = ",".join(by_letter(notes.mark(each.caveats)))
+        lines += _wrapped(each.text + (f" ({marks})" if marks else ""), width, "- ")
+    if analysis.caveats:
+        told = "; ".join(words.line(each.text) for each in analysis.caveats)
+        lines += ["", *_wrapped(f"Of everything here: {told}.", width, "")]
     lines += _tables(evidence, notes)
     for code, letter in notes.letters.items():
         texts = list(notes.texts[code])
         more = f" (and {len(texts) - 1} more like it)" if len(texts) > 1 else ""
         lines += _wrapped(f"{texts[0]}{more}", width, f"({letter}) ")
     lines += _waterfalls(evidence, width, "#" if ascii_only else "█")
-    told = "\n".join(line.rstrip() for line in lines)
-    return told.translate({ord(words.DASH): "-", ord(words.TIMES): "x", ord("…"): "~"}) if ascii_only else told
+    text = "\n".join(line.rstrip() for line in lines)
+    return text.translate({ord(words.DASH): "-", ord(words.TIMES): "x", ord("…"): "~"}) if ascii_only else text
 
 
 def _tables(evidence: Evidence, notes: Footnotes) -> Iterator[str]:
     """A block for each number that decides, a row for each arm."""
     yield ""
-    yield f"{'':<{NAME_COLUMNS}} {'p50':>9} {'95 % interval':>15} {'p95':>9} {'n':>5} {'failed':>6}"
+    yield f"{'':<{NAME_COLUMNS}} {'p50':>10} {'95 % interval':>15} {'p95':>10} {'n':>5} {'failed':>6}"
     for title, setting, metric in _decisive(evidence):
         yield title
         failures = {each.condition: each for each in evidence.analysis.failures}
@@ -52,11 +56,11 @@ def _tables(evidence: Evidence, notes: Footnotes) -> Iterator[str]:
                 continue
             row = f"  {words.name(arm, NAME_COLUMNS - 2):<{NAME_COLUMNS - 2}} "
             if told is None:
-                yield f"{row}{words.DASH:>9} {'':>15} {'':>9} {0:>5} {failed.failed:>6}"
+                yield f"{row}{words.DASH:>10} {'':>15} {'':>10} {0:>5} {failed.failed:>6}"
                 continue
             marks = ",".join(by_letter(notes.mark((*told.p50.caveats, *told.p95.caveats, *told.caveats))))
             yield (
-                f"{row}{words.value_of(told.p50):>9} {words.interval_of(told.p50):>15} {words.value_of(told.p95):>9} "
+                f"{row}{words.value_of(told.p50):>10} {words.interval_of(told.p50):>15} {words.value_of(told.p95):>10} "
                 f"{told.n:>5} {failed.failed:>6} {marks}"
             )
 
@@ -85,7 +89,7 @@ def _waterfalls(evidence: Evidence, width: int, block: str) -> Iterator[str]:
 
 def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
     """Each phase where it begins, as long as it took. Those of actions are sums, as if all actions were one."""
-    bar = width - 33
+    bar = width - 34
     begun, small = 0, []
     for phase in Phase:
         spent = trial.by_phase.get(phase, 0)
@@ -102,7 +106,7 @@ def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
 
 def _line(name: str, drawn: str, bar: int, spent_ns: int, wall_ns: int) -> str:
     part = words.share(spent_ns / wall_ns)
-    return f"  {name:<12} {drawn[:bar]:<{bar}} {words.duration(spent_ns / NS_PER_MS):>9} {part:>7}"
+    return f"  {name:<12} {drawn[:bar]:<{bar}} {words.duration(spent_ns / NS_PER_MS):>10} {part:>7}"
 
 
 def _wrapped(text: str, width: int, first: str) -> Iterable[str]:

@@ -123,8 +123,16 @@ def warmth_of(warmth: Warmth) -> str:
 
 def setting_of(setting: Setting) -> str:
     """Such as `T2, 150 actions, cold, 8 at once`."""
-    at_once = f", {setting.concurrency} at once" if setting.concurrency > 1 else ""
-    return f"{name(setting.workload)}, {count(setting.length, 'action')}, {warmth_of(setting.warmth)}{at_once}"
+    return f"{name(setting.workload)}, {count(setting.length, 'action')}, {_start_of(setting)}"
+
+
+def series_of(setting: Setting) -> str:
+    """The same of all lengths, such as `T2, cold, 8 at once`."""
+    return f"{name(setting.workload)}, {_start_of(setting)}"
+
+
+def _start_of(setting: Setting) -> str:
+    return warmth_of(setting.warmth) + (f", {setting.concurrency} at once" if setting.concurrency > 1 else "")
 
 
 def condition_of(condition: Condition) -> str:

@@ -38,16 +38,15 @@ def write_report(results: Results, analysis: Analysis, directory: Path, *, markd
             f"study {results.study.name!r} has no trial yet, so that there is nothing to report",
             hint="run it first: dutyfree bench",
         )
-    report = compose(Evidence(results, analysis))
     try:
-        return _written(report, analysis, directory, markdown)
+        (directory / "figures").mkdir(parents=True, exist_ok=True)  # before all the work, which would be in vain
+        return _written(compose(Evidence(results, analysis)), analysis, directory, markdown)
     except OSError as error:
         raise InvalidRequest(f"the report cannot be written to {directory}: {error.strerror or error}") from error
 
 
 def _written(report: Report, analysis: Analysis, directory: Path, markdown: bool) -> Written:
     figures = directory / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
     (directory / "report.md").unlink(missing_ok=True)
     for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE):
         for suffix in (".svg", ".png"):

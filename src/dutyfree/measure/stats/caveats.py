@@ -45,6 +45,7 @@ class Code(StrEnum):
     NOT_A_LINE = "not-a-line"
     MAY_NOT_CROSS = "may-not-cross"
     EXTRAPOLATED = "extrapolated"
+    ONE_LENGTH = "one-length"
     UNAVAILABLE = "unavailable"
     DIFFERENT_HOSTS = "different-hosts"
     DIFFERENT_ARMS = "different-arms"
@@ -153,7 +154,7 @@ def floor_visible(share: float) -> Caveat:
 
 def no_floor() -> Caveat:
     """Nobody measured what the instrument itself takes."""
-    return Caveat(Code.NO_FLOOR, "the study has no null substrate, so that the instrument's own floor is not known")
+    return Caveat(Code.NO_FLOOR, "no trial of a null substrate completed: the instrument's own floor is not known")
 
 
 def overload(late: float) -> Caveat:
@@ -176,9 +177,18 @@ def may_not_cross() -> Caveat:
     return Caveat(Code.MAY_NOT_CROSS, "the two may as well not cross at all, as far as these trials tell")
 
 
-def extrapolated(length: int, longest: int) -> Caveat:
-    """Nothing so long was measured."""
-    return Caveat(Code.EXTRAPOLATED, f"{length} actions are beyond the longest trajectory measured, {longest}")
+def extrapolated(length: float, lengths: Sequence[int]) -> tuple[Caveat, ...]:
+    """Nothing so long, or so short, was measured."""
+    if lengths[0] <= length <= lengths[-1]:
+        return ()
+    side, end = ("longest", lengths[-1]) if length > lengths[-1] else ("shortest", lengths[0])
+    return (Caveat(Code.EXTRAPOLATED, f"{length:,.0f} actions are beyond the {side} trajectory measured, {end}"),)
+
+
+def one_length(length: int) -> Caveat:
+    """What is paid once and what for each action could not be told apart by comparing lengths."""
+    told = f"only trajectories of {length} action{'' if length == 1 else 's'} were measured"
+    return Caveat(Code.ONE_LENGTH, f"{told}: what an action takes is read off within them")
 
 
 def unavailable(arm: str, why: str) -> Caveat:

@@ -14,7 +14,7 @@ from dutyfree.measure.results.records import Trial
 from dutyfree.measure.stats.estimate import Caveat
 from dutyfree.measure.stats.findings import Ratio
 from dutyfree.measure.stats.metrics import Metric
-from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block, paired_ratios, unpaired_ratio
+from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block, paired_ratios, readings, unpaired_ratio
 
 WARMED: Final = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY)
 """What a warm stage can change."""
@@ -25,12 +25,13 @@ Doubts = Mapping[Condition, tuple[Caveat, ...]]
 
 def with_baseline(completed: Completed, baseline: str, doubts: Doubts, seed: int) -> Iterator[Ratio]:
     """Every other arm against this one, in each setting in which both completed trials, metric by metric."""
-    logs = {condition: logs_by_block(trials) for condition, trials in completed.items()}
+    read = {condition: readings(trials) for condition, trials in completed.items()}
+    logs = {condition: logs_by_block(trials, read[condition]) for condition, trials in completed.items()}
     for condition, ours in logs.items():
         other = replace(condition, arm=baseline)
         if condition != other and other in logs:
             for metric, ratio in paired_ratios(ours, logs[other], seed).items():
-                delta = cliffs_delta(_values(ours[metric]), _values(logs[other][metric]))
+                delta = cliffs_delta(read[condition][metric], read[other][metric])
                 yield Ratio(metric, condition, other, ratio, delta, True, _both(doubts, condition, other))
 
 
@@ -39,11 +40,12 @@ def with_cold(completed: Completed, doubts: Doubts, seed: int) -> Iterator[Ratio
     for condition, trials in completed.items():
         cold = replace(condition, warmth=Warmth.COLD)
         if condition != cold and cold in completed:
-            ours, theirs = logs_by_block(trials), logs_by_block(completed[cold])
+            ours, theirs = readings(trials, WARMED), readings(completed[cold], WARMED)
+            warm_logs, cold_logs = logs_by_block(trials, ours), logs_by_block(completed[cold], theirs)
             for metric in WARMED:
                 if metric in ours and metric in theirs:
-                    sides = _values(ours[metric]), _values(theirs[metric])
-                    ratio, delta = unpaired_ratio(*sides, seed), cliffs_delta(*sides)
+                    ratio = unpaired_ratio(_values(warm_logs[metric]), _values(cold_logs[metric]), seed)
+                    delta = cliffs_delta(ours[metric], theirs[metric])
                     yield Ratio(metric, condition, cold, ratio, delta, False, _both(doubts, condition, cold))
 
 

@@ -57,7 +57,7 @@ def failures(condition: Condition, trials: Sequence[Trial]) -> Failures:
         condition,
         len(trials),
         len(failed),
-        rate(len(failed), len(trials)),
+        rate(len(failed), len(trials), blocks=len({trial.block for trial in trials})),
         {outcome: outcomes[outcome] for outcome in TrialOutcome},
         by_cause,
         dict(Counter(str(trial.failed_phase or "") for trial in failed)),
@@ -70,7 +70,7 @@ def composition(condition: Condition, trials: Sequence[Trial], seed: int, doubts
     totals = {phase: sum(trial.by_phase.get(phase, 0) for trial in trials) for phase in Phase}
     scale = 1 / NS_PER_MS / len(trials)
     walls = np.array([max(1, trial.wall_ns) for trial in trials], dtype=np.float64)
-    tax = walls - [trial.by_phase.get(Phase.EXECUTE, 0) for trial in trials]
+    tax = walls - np.array([trial.by_phase.get(Phase.EXECUTE, 0) for trial in trials], dtype=np.float64)
     (tax_share,) = means_by_block(tax[:, None], walls[:, None], [trial.block for trial in trials], "share", seed)
     by_phase_ms = {phase: total * scale for phase, total in totals.items() if total}
     return Composition(condition, len(trials), float(walls.sum()) * scale, by_phase_ms, tax_share, doubts)

@@ -22,7 +22,8 @@ def of_study(results: Results, failures: Mapping[Condition, Failures]) -> Iterat
     study = results.study
     if results.cut_short or len(results.trials) < results.planned:
         yield caveats.cut_short(len(results.trials), results.planned, results.cut_short)
-    if all(arm.substrate != NULL for arm in study.arms):
+    null = {arm.name for arm in study.arms if arm.substrate == NULL}
+    if not any(condition.arm in null and found.failed < found.attempted for condition, found in failures.items()):
         yield caveats.no_floor()
     if PAGE_CACHE not in study.evict and any(condition.warmth is Warmth.COLD for condition in failures):
         yield caveats.not_evicted()

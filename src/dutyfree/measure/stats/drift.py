@@ -1,12 +1,15 @@
 """Did it become slower while it was measured? The slope of log latency over the order in which trials were run.
 
 Theil & Sen's slope, the median of the slopes of all pairs, with Kendall's test: a straight line by least squares
-follows the few outliers that every latency has, and takes one slow trial near the end for a trend.
+follows the few outliers that every latency has, and takes one slow trial near the end for a trend. Sandboxes of one
+wave are alike, and would be taken for one, too: a wave is one point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -26,16 +29,18 @@ _MOST_POINTS: Final = 1_000
 
 
 def drift(condition: Condition, trials: Sequence[Trial]) -> Drift | None:
-    """The trend of the trials that completed; None if there are fewer than the 12 that a trend takes."""
-    ordered = sorted((trial for trial in trials if trial.wall_ns > 0), key=lambda trial: trial.sequence)
-    n = len(ordered)
+    """The trend of the trials that completed; None if there are fewer than the 12 blocks that a trend takes."""
+    blocks: dict[int, list[Trial]] = {}
+    for trial in trials:
+        if trial.wall_ns > 0:
+            blocks.setdefault(trial.block, []).append(trial)
+    points = sorted((fmean(t.sequence for t in each), fmean(log(t.wall_ns) for t in each)) for each in blocks.values())
+    n = len(points)
     if n < caveats.FEW_SANDBOXES:
         return None
-    # All pairs of very many are too many pairs; every k-th trial shows the same trend.
-    kept = ordered[:: -(-n // _MOST_POINTS)]
-    place = np.array([trial.sequence for trial in kept], dtype=np.float64)
-    logs = np.log([trial.wall_ns for trial in kept])
-    span = float(ordered[-1].sequence - ordered[0].sequence)
+    # All pairs of very many are too many pairs; every k-th block shows the same trend.
+    place, logs = np.array(points[:: -(-n // _MOST_POINTS)]).T
+    span = points[-1][0] - points[0][0]
     slope, _, low, high = stats.theilslopes(logs, place, alpha=0.95)
     p_value = float(stats.kendalltau(place, logs).pvalue) if np.ptp(logs) > 0 else 1.0
     change, least, most = (float(np.expm1(each * span)) for each in (slope, low, high))

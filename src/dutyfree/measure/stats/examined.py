@@ -19,6 +19,8 @@ from dutyfree.measure.stats.residue import residue
 class Examined:
     """By condition, in the order of workload, length, warmth, concurrency, and then of the study's arms."""
 
+    tried: Mapping[Condition, Sequence[Trial]]
+    """All trials, however they ended."""
     completed: Mapping[Condition, Sequence[Trial]]
     """The trials that may be timed; conditions without one are left out, also below."""
     failures: Mapping[Condition, Failures]
@@ -44,7 +46,7 @@ def examine(results: Results) -> Examined:
     }
     residues = {condition: residue(condition, each) for condition, each in completed.items()}
     doubted = doubts.of_conditions(results, completed, failed, drifts, residues)
-    return Examined(completed, failed, drifts, residues, doubted)
+    return Examined(trials, completed, failed, drifts, residues, doubted)
 
 
 def _by_condition(results: Results) -> Mapping[Condition, Sequence[Trial]]:

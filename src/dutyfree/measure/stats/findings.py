@@ -150,6 +150,7 @@ class Drift:
 
     condition: Condition
     n: int
+    """Blocks."""
     change: Estimate
     """Relative change from this condition's first trial to its last; unit "share", below 0 is faster."""
     p_value: float
@@ -267,8 +268,8 @@ class Analysis:
         """All that were tried, each once."""
         return tuple(dict.fromkeys(Setting.of(each.condition) for each in self.failures))
 
-    def series(self, metric: Metric, along: Factor) -> tuple[Series, ...]:
-        """Conditions that differ in this factor alone, where there are at least two."""
+    def series(self, metric: Metric, along: Factor, *, least: int = 2) -> tuple[Series, ...]:
+        """Conditions that differ in this factor alone, where there are at least so many."""
         lines: dict[Condition, list[SeriesPoint]] = {}
         for each in self.summaries:
             if each.metric is metric:
@@ -277,7 +278,7 @@ class Analysis:
         return tuple(
             Series(metric, along, ordered[0].summary.condition, ordered)
             for points in lines.values()
-            if len(points) > 1
+            if len(points) >= least
             for ordered in [tuple(sorted(points, key=lambda point: _rank(point.at)))]
         )
 

@@ -6,7 +6,7 @@ lengths that were measured, by relative distance, so that a short trajectory cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
@@ -40,25 +40,30 @@ class Lengths:
         """Those that were measured."""
         return tuple(self.by_length)
 
-    @property
-    def blocks(self) -> int:
-        """The fewest at any length: no interval is surer than its weakest part."""
-        return min((len(each) for each in self.by_length.values()), default=0)
+    def blocks(self, lengths: Iterable[int] | None = None) -> int:
+        """The fewest at any of these lengths (without any: at all): no interval is surer than its weakest part."""
+        return min((len(self.by_length[each]) for each in lengths or self.lengths), default=0)
+
+    def doubts(self, lengths: Iterable[int] | None = None) -> tuple[Caveat, ...]:
+        """Whether the means at these lengths (without any: at all) stand on few blocks, or on stragglers."""
+        sums = (np.array([*self.by_length[each].values()], dtype=np.float64) for each in lengths or self.lengths)
+        return tuple(dict.fromkeys(chain.from_iterable(caveats.of_mean(each[:, 0] / each[:, 1]) for each in sums)))
 
     def means_ms(self) -> Values:
         """At each length."""
         totals = (map(sum, zip(*each.values(), strict=True)) for each in self.by_length.values())
         return np.array([total / count for total, count in totals])
 
-    def resampled_ms(self, seed: int) -> Values:
+    def resampled_ms(self, seed: int, beside: Lengths | None = None) -> Values:
         """Means over blocks drawn anew, resamples x lengths.
 
-        Two arms with the same blocks are drawn alike, so that what both of them suffered cancels out in a difference.
+        Two arms beside each other are drawn alike, so that what a block did to both cancels out in a difference.
         """
         columns = []
-        for stream, blocks in enumerate(self.by_length.values()):
-            table = np.array([blocks[block] for block in sorted(blocks)], dtype=np.float64)
-            columns.append(resampled_means(table[:, :1], table[:, 1:], seed, stream=stream)[:, 0])
+        for length, blocks in self.by_length.items():
+            others = {} if beside is None else beside.by_length.get(length, {})
+            table = np.array([blocks.get(block, (0.0, 0)) for block in sorted({*blocks, *others})], dtype=np.float64)
+            columns.append(resampled_means(table[:, :1], table[:, 1:], seed, stream=length)[:, 0])
         return np.column_stack(columns)
 
     def shared_with(self, other: Lengths) -> Lengths:
@@ -75,11 +80,8 @@ def by_length(trials: Mapping[Condition, Sequence[Trial]]) -> tuple[Lengths, ...
     """Completed trials, those together that differ in length alone, in the order in which they come."""
     found: dict[Condition, dict[int, Blocks]] = {}
     for condition, completed in trials.items():
-        sums: dict[int, tuple[float, int]] = {}
-        for trial in completed:
-            total_ms, count = sums.get(trial.block, (0.0, 0))
-            sums[trial.block] = (total_ms + trial.wall_ns / NS_PER_MS, count + 1)
-        if sums:
+        if completed:
+            sums = _sums(completed, lambda trial: trial.wall_ns)
             found.setdefault(replace(condition, length=1), {})[condition.length] = sums
     return tuple(
         Lengths(replace(condition, length=max(sums)), {length: sums[length] for length in sorted(sums)})
@@ -87,21 +89,45 @@ def by_length(trials: Mapping[Condition, Sequence[Trial]]) -> tuple[Lengths, ...
     )
 
 
+def split(measured: Lengths, completed: Sequence[Trial]) -> Lengths:
+    """Of one length alone, with what its trials took outside of their actions as that of a trajectory of none."""
+    around = _sums(completed, lambda trial: trial.wall_ns - sum(action.latency_ns for action in trial.actions))
+    return replace(measured, by_length={0: around, **measured.by_length})
+
+
+def _sums(trials: Sequence[Trial], time_ns: Callable[[Trial], int]) -> Blocks:
+    sums: dict[int, tuple[float, int]] = {}
+    for trial in trials:
+        total_ms, count = sums.get(trial.block, (0.0, 0))
+        sums[trial.block] = (total_ms + time_ns(trial) / NS_PER_MS, count + 1)
+    return sums
+
+
 def growth(measured: Lengths, seed: int, examined: Examined) -> Growth | None:
     """The line through one arm's means; None where a single length was measured."""
     if len(measured.lengths) < 2:
         return None
-    means, fit = measured.means_ms(), _fit(measured)
-    line, lines = fit @ means, measured.resampled_ms(seed) @ fit.T
-    misfit = float(np.max(np.abs(line[0] + line[1] * np.array(measured.lengths) - means) / means))
-    blocks = measured.blocks
+    fit, blocks = _fit(measured), measured.blocks()
+    line, lines = fit @ measured.means_ms(), measured.resampled_ms(seed) @ fit.T
     fixed, per_action = (
-        Estimate(float(value), *percentile_interval(values, blocks), blocks, UNIT, _doubts(blocks))
+        Estimate(float(value), *percentile_interval(values, blocks), blocks, UNIT, measured.doubts())
         for value, values in zip(line, lines.T, strict=True)
     )
-    doubts = [caveats.not_a_line(misfit)] if misfit > caveats.MISFIT_LIMIT else []
-    doubts += examined.doubts_at(measured.condition, measured.lengths)
-    return Growth(measured.condition, measured.lengths, fixed, per_action, misfit, tuple(doubts))
+    doubts = (*bent(measured), *examined.doubts_at(measured.condition, measured.lengths))
+    return Growth(measured.condition, measured.lengths, fixed, per_action, worst_misfit(measured), doubts)
+
+
+def worst_misfit(measured: Lengths) -> float:
+    """The largest relative distance between the line and a mean."""
+    means = measured.means_ms()
+    fixed, per_action = _fit(measured) @ means
+    return float(np.max(np.abs(fixed + per_action * np.array(measured.lengths) - means) * _relative(means)))
+
+
+def bent(measured: Lengths) -> tuple[Caveat, ...]:
+    """A caveat of all that follows from the line, where there is none to speak of."""
+    misfit = worst_misfit(measured)
+    return (caveats.not_a_line(misfit),) if misfit > caveats.MISFIT_LIMIT else ()
 
 
 def crossovers(measured: Sequence[Lengths], seed: int, examined: Examined) -> tuple[Crossover, ...]:
@@ -119,17 +145,14 @@ def crossovers(measured: Sequence[Lengths], seed: int, examined: Examined) -> tu
 
 
 def weights_at(measured: Lengths, length: int) -> Values:
-    """What the mean at each measured length contributes to the mean at this one.
+    """What the mean at each measured length, of which there are two, contributes to the mean at this one.
 
     A length that was measured is its own mean. Between two it lies on the line between them. Outside of them it is the
-    nearest one's mean, and for each action more or less the slope of the fitted line. Of a single length that was
-    measured, every action takes its share.
+    nearest one's mean, and for each action more or less the slope of the fitted line.
     """
     lengths = measured.lengths
     weights = np.zeros(len(lengths))
-    if len(lengths) == 1:
-        weights[0] = length / lengths[0]
-    elif lengths[0] <= length <= lengths[-1]:
+    if lengths[0] <= length <= lengths[-1]:
         after = max(1, int(np.searchsorted(lengths, length)))
         share = (length - lengths[after - 1]) / (lengths[after] - lengths[after - 1])
         weights[after - 1 : after + 1] = 1 - share, share
@@ -146,8 +169,8 @@ def _crossover(one: Lengths, other: Lengths, seed: int) -> Crossover:
 
     if (line_of(one) - line_of(other)).sum() > 0:  # at length 1 the other is ahead
         one, other = other, one
-    longest, blocks = one.lengths[-1], one.blocks
-    setting = replace(Setting.of(one.condition), length=longest)
+    blocks = one.blocks()
+    setting = replace(Setting.of(one.condition), length=one.lengths[-1])
     arms = (one.condition.arm, other.condition.arm)
     at = float(_meeting(line_of(one) - line_of(other)))
     if at > MAX_LENGTH:
@@ -156,9 +179,11 @@ def _crossover(one: Lengths, other: Lengths, seed: int) -> Crossover:
     low, high = percentile_interval(_meeting(gaps.T), blocks)
     low = None if low is None else max(low, 1.0)
     high = None if high is None or high > MAX_LENGTH else high
-    doubts = [caveats.extrapolated(round(at), longest)] if at > longest else []
-    doubts += [caveats.may_not_cross()] if high is None and blocks >= LEAST_BLOCKS else []
-    return Crossover(setting, *arms, Estimate(at, low, high, blocks, "actions", _doubts(blocks)), tuple(doubts))
+    doubts = [*caveats.extrapolated(at, one.lengths), *bent(one), *bent(other)]
+    # An end at length 1 is one, too: the one that is faster above it may be so from the start.
+    doubts += [caveats.may_not_cross()] if blocks >= LEAST_BLOCKS and (high is None or low == 1.0) else []
+    means = tuple(dict.fromkeys((*one.doubts(), *other.doubts())))
+    return Crossover(setting, *arms, Estimate(at, low, high, blocks, "actions", means), tuple(doubts))
 
 
 def _meeting(gap: Values) -> Values:
@@ -171,15 +196,16 @@ def _meeting(gap: Values) -> Values:
 
 def _fit(measured: Lengths) -> Values:
     """The matrix that makes (fixed, per action) of the means at each length: least squares of relative distances."""
-    scale = 1 / measured.means_ms()
+    scale = _relative(measured.means_ms())
     design = np.column_stack([np.ones(len(scale)), np.array(measured.lengths, dtype=np.float64)]) * scale[:, None]
     fitted: Values = np.linalg.pinv(design) * scale
     return fitted
 
 
+def _relative(means_ms: Values) -> Values:
+    """What makes a distance a relative one; a time of nothing at all counts as a nanosecond."""
+    return 1 / np.maximum(means_ms, 1 / NS_PER_MS)
+
+
 def _apart_from_arm(measured: Lengths) -> Setting:
     return replace(Setting.of(measured.condition), length=1)
-
-
-def _doubts(blocks: int) -> tuple[Caveat, ...]:
-    return (caveats.few_blocks(blocks),) if blocks < caveats.FEW_SANDBOXES else ()

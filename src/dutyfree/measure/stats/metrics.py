@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from dutyfree.measure.results.records import ActionRecord, Trial
@@ -28,6 +28,8 @@ class Metric(StrEnum):
     """The median of its actions' latencies."""
     ACTION_TAX = "action_tax"
     """The median of dispatch + observe over its actions."""
+    MEAN_ACTION_TAX = "mean_action_tax"
+    """Their mean: what adds up to a total."""
     CREATE = "create"
     READY = "ready"
     SETUP = "setup"
@@ -42,9 +44,9 @@ class Metric(StrEnum):
     """How long after its intended start it began."""
 
     @property
-    def title(self) -> str:  # type: ignore[override]  # a metric has a title; nobody wants its name in title case
+    def heading(self) -> str:
         """For people: headings, axes."""
-        return _TITLES[self]
+        return _HEADINGS[self]
 
     @property
     def unit(self) -> str:
@@ -57,12 +59,13 @@ class Metric(StrEnum):
         return None if value_ns is None else value_ns / NS_PER_MS
 
 
-_TITLES: Final = {
+_HEADINGS: Final = {
     Metric.FIRST_OBSERVATION: "Time to first observation",
     Metric.TRAJECTORY: "Trajectory completion time",
     Metric.AMORTISED_ACTION: "Amortised time per action",
     Metric.ACTION: "Action latency",
     Metric.ACTION_TAX: "Tax per action",
+    Metric.MEAN_ACTION_TAX: "Mean tax per action",
     Metric.CREATE: "Creation",
     Metric.READY: "Readiness",
     Metric.SETUP: "Set-up",
@@ -79,16 +82,19 @@ def _phase(*phases: Phase) -> Callable[[Trial], float | None]:
     return lambda trial: sum(trial.by_phase.get(phase, 0) for phase in phases) or None
 
 
-def _median_of_actions(part: Callable[[ActionRecord], int]) -> Callable[[Trial], float | None]:
-    return lambda trial: median(part(action) for action in trial.actions) if trial.actions else None
+def _of_actions(
+    centre: Callable[[list[int]], float], part: Callable[[ActionRecord], int]
+) -> Callable[[Trial], float | None]:
+    return lambda trial: centre([part(action) for action in trial.actions]) if trial.actions else None
 
 
 _READERS: Final[dict[Metric, Callable[[Trial], float | None]]] = {
     Metric.FIRST_OBSERVATION: lambda trial: trial.first_observation_ns,
     Metric.TRAJECTORY: lambda trial: trial.wall_ns,
     Metric.AMORTISED_ACTION: lambda trial: trial.wall_ns / len(trial.actions) if trial.actions else None,
-    Metric.ACTION: _median_of_actions(lambda action: action.latency_ns),
-    Metric.ACTION_TAX: _median_of_actions(lambda action: action.tax_ns),
+    Metric.ACTION: _of_actions(median, lambda action: action.latency_ns),
+    Metric.ACTION_TAX: _of_actions(median, lambda action: action.tax_ns),
+    Metric.MEAN_ACTION_TAX: _of_actions(fmean, lambda action: action.tax_ns),
     Metric.CREATE: _phase(Phase.CREATE),
     Metric.READY: _phase(Phase.READY),
     Metric.SETUP: _phase(Phase.SETUP),

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc
+from scipy.stats import rankdata
 
 from dutyfree.measure.stats import caveats
 from dutyfree.measure.stats.estimate import Estimate
@@ -122,7 +123,7 @@ def effective_size(values: Values, blocks: NDArray[np.int64]) -> int:
     n = len(values)
     _, member, sizes = np.unique(blocks, return_inverse=True, return_counts=True)
     groups = len(sizes)
-    ranks = np.argsort(np.argsort(values)).astype(np.float64)
+    ranks = rankdata(values)  # equal values have equal ranks, whichever wave they come from
     means = np.bincount(member, ranks) / sizes
     between = float(np.sum(sizes * (means - ranks.mean()) ** 2)) / (groups - 1)
     within = float(np.sum((ranks - means[member]) ** 2)) / (n - groups)

@@ -29,8 +29,9 @@ def wilson(failed: int, attempted: int) -> tuple[float, float]:
     return (0.0 if failed == 0 else centre - half), (1.0 if failed == attempted else centre + half)
 
 
-def rate(failed: int, attempted: int) -> Estimate:
-    """The share that failed, with its interval."""
+def rate(failed: int, attempted: int, blocks: int) -> Estimate:
+    """The share that failed, with its interval, which takes trials for independent; those of one wave are not."""
     low, high = wilson(failed, attempted)
-    doubts = (caveats.few_sandboxes(attempted),) if attempted < caveats.FEW_SANDBOXES else ()
-    return Estimate(failed / attempted if attempted else 0.0, low, high, attempted, UNIT, doubts)
+    doubts = [caveats.few_sandboxes(attempted)] if attempted < caveats.FEW_SANDBOXES else []
+    doubts += [caveats.few_waves(blocks)] if blocks < attempted else []
+    return Estimate(failed / attempted if attempted else 0.0, low, high, attempted, UNIT, tuple(doubts))

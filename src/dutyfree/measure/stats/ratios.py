@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
-from statistics import fmean
+from math import exp
 from typing import Final
 
 import numpy as np
@@ -25,17 +24,17 @@ Values = NDArray[np.float64]
 Logs = Mapping[Metric, Mapping[int, float]]
 
 
-def logs_by_block(trials: Sequence[Trial]) -> dict[Metric, dict[int, float]]:
-    """The mean logarithm of each metric in each block. A metric that any trial lacks, or has as zero, has no ratio."""
-    found: dict[Metric, dict[int, float]] = {}
-    for metric in Metric:
-        values = [metric.of(trial) for trial in trials]
-        if all(value is not None and value > 0 for value in values):
-            logs: dict[int, list[float]] = {}
-            for trial, value in zip(trials, values, strict=True):
-                logs.setdefault(trial.block, []).append(log(value or 1.0))
-            found[metric] = {block: fmean(each) for block, each in logs.items()}
-    return found
+def readings(trials: Sequence[Trial], metrics: Iterable[Metric] = Metric) -> dict[Metric, Values]:
+    """These metrics of each trial; one that any trial lacks, or has as zero, has no ratio, and is left out."""
+    read = {metric: [metric.of(trial) for trial in trials] for metric in metrics}
+    return {metric: np.array(values) for metric, values in read.items() if all(values)}
+
+
+def logs_by_block(trials: Sequence[Trial], read: Mapping[Metric, Values]) -> dict[Metric, dict[int, float]]:
+    """The mean logarithm in each block of what was read off the trials."""
+    blocks, member, sizes = np.unique([trial.block for trial in trials], return_inverse=True, return_counts=True)
+    means = {metric: np.bincount(member, np.log(values)) / sizes for metric, values in read.items()}
+    return {metric: dict(zip(blocks.tolist(), each.tolist(), strict=True)) for metric, each in means.items()}
 
 
 def paired_ratios(ours: Logs, theirs: Logs, seed: int) -> dict[Metric, Estimate]:
@@ -79,4 +78,5 @@ def _doubts(blocks: int) -> Iterable[Caveat]:
 
 def _estimate(mean: float, means: Values, blocks: int, doubts: Iterable[Caveat]) -> Estimate:
     low, high = percentile_interval(means, blocks)
-    return Estimate(exp(mean), low and exp(low), high and exp(high), blocks, UNIT, tuple(doubts))
+    low, high = (None if end is None else exp(end) for end in (low, high))
+    return Estimate(exp(mean), low, high, blocks, UNIT, tuple(doubts))

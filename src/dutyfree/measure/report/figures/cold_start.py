@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dutyfree.measure import paper
+from dutyfree.measure.design.study import Condition
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, bounds_of, extremes
 from dutyfree.measure.report.picture import Absent, Drawn, new_figure
@@ -32,7 +33,7 @@ def by_tier(evidence: Evidence) -> Drawn | Absent:
     look_of = looks(evidence.arms)
     for position, (axes, (setting, summaries)) in enumerate(zip(grid, panels, strict=True)):
         rows = [
-            Row(label(arm), None, look_of[arm], note="none completed")
+            Row(label(arm), None, look_of[arm], note=_why_none(evidence, setting.on(arm)))
             if (told := summaries.get(arm)) is None
             else Row(label(arm), told.p50, look_of[arm], doubtful(told))
             for arm in evidence.arms
@@ -112,7 +113,7 @@ def by_warmth(evidence: Evidence) -> Drawn | Absent:
         for point in line.points:
             note = words.value_of(point.summary.p50)
             if ratio := against_cold.get(point.summary.condition):
-                note += f"  = {words.part_of(ratio.ratio)} of cold"
+                note += f"; {words.part_of(ratio.ratio)} of cold"
             look = look_of[line.condition.arm]
             rows.append(Row(str(point.at), point.summary.p50, look, doubtful(point.summary), note))
         dot_rows(axes, rows, values=every_value)
@@ -123,11 +124,16 @@ def by_warmth(evidence: Evidence) -> Drawn | Absent:
     return Drawn(
         figure,
         title,
-        "A warm sandbox has the stages up to the one named before the clock starts. The ratio is to a cold start on "
-        f"the same arm, with its 95 % interval. {HOLLOW}",
+        "A warm sandbox has the stages up to the one named before the clock starts. Marks are medians; the part of "
+        f"cold is of geometric means on the same arm, with its 95 % interval. {HOLLOW}",
         " ".join(map(_told, summaries)),
         caveats=_caveats(summaries),
     )
+
+
+def _why_none(evidence: Evidence, condition: Condition) -> str:
+    was_tried = any(each.condition == condition for each in evidence.analysis.failures)
+    return "none completed" if was_tried else "not run"
 
 
 def doubtful(summary: Summary) -> bool:

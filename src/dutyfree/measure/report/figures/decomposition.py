@@ -92,8 +92,8 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
     return Drawn(
         figure,
         title,
-        "Each row is a number of actions, its mean completion time to the right. Fixed costs shrink with length; "
-        "dispatch and observe do not.",
+        "Each row is a number of actions, its mean completion time to the right. Dispatch, execute and observe are "
+        "paid by every action, all else once.",
         " ".join(_told(bar) for bar in bars),
         paper="The paper's Figure 4 gives no numbers; its finding is that fixed costs are most visible at 10 actions "
         "and execution dominates at 150.",

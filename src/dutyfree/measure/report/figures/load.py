@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from dutyfree.measure.report import words
@@ -10,7 +9,7 @@ from dutyfree.measure.report.evidence import Evidence, bounds_of
 from dutyfree.measure.report.picture import Absent, Drawn, new_figure
 from dutyfree.measure.report.plots import HOLLOW, arms_legend, interval_line, value_axis
 from dutyfree.measure.report.style import MUTED, WIDTH_IN, looks
-from dutyfree.measure.stats.analysis import Metric, Series, Summary
+from dutyfree.measure.stats.analysis import Metric, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 def by_concurrency(evidence: Evidence) -> Drawn | Absent:
     """Action latency, and the trial's service and response time, against the number of sandboxes at once."""
     title = "Latency while other sandboxes run"
-    action = _series(evidence, Metric.ACTION)
+    action = evidence.load_series(Metric.ACTION)
     if not action:
         return Absent(title, "it needs trials at two concurrencies")
-    service, response = (_series(evidence, metric) for metric in (Metric.TRAJECTORY, Metric.RESPONSE))
+    service, response = (evidence.load_series(metric) for metric in (Metric.TRAJECTORY, Metric.RESPONSE))
     look_of = looks(evidence.arms)
     figure = new_figure(4.0, WIDTH_IN)
     left, right = figure.subplots(1, 2)
@@ -63,9 +62,10 @@ def by_concurrency(evidence: Evidence) -> Drawn | Absent:
     return Drawn(
         figure,
         title,
-        f"{words.name(condition.workload)}, {words.count(condition.length, 'action')}, cold. Open loop: trials start "
-        "when they are due, whether or not others are done; response time counts from then, service time from when "
-        f"the trial really began. Bars are 95 % intervals. {HOLLOW}",
+        f"{words.name(condition.workload)}, {words.count(condition.length, 'action')}, "
+        f"{words.warmth_of(condition.warmth)}. Open loop: trials start when they are due, whether or not others are "
+        "done; response time counts from then, service time from when the trial really began. One at a time, the next "
+        f"begins when the last is over. Bars are 95 % intervals. {HOLLOW}",
         " ".join(map(_told, summaries)),
         caveats=tuple(
             dict.fromkeys(
@@ -73,19 +73,6 @@ def by_concurrency(evidence: Evidence) -> Drawn | Absent:
             )
         ),
     )
-
-
-def _series(evidence: Evidence, metric: Metric) -> list[Series]:
-    """Those of the workload and length that most arms have."""
-    lines = [each for each in evidence.analysis.series(metric, "concurrency") if each.condition.arm in evidence.arms]
-    chosen = Counter(
-        (each.condition.workload, each.condition.length, each.condition.warmth) for each in lines
-    ).most_common(1)
-    return [
-        each
-        for each in lines
-        if (each.condition.workload, each.condition.length, each.condition.warmth) == chosen[0][0]
-    ]
 
 
 def _concurrency_axis(axes: Axes, levels: list[int]) -> None:

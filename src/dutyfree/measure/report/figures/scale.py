@@ -44,9 +44,10 @@ def by_trajectories(evidence: Evidence) -> Drawn | Absent:
             f"{words.name(each.arm)}: {words.estimate_of(each.worker_hours)} for {paper.TRAJECTORIES:,} trajectories."
             for each in projection.arms
         ),
-        paper=f"The paper's T2 for {paper.TRAJECTORIES:,} trajectories: {paper.SLOWEST.worker_hours:,} h on the "
-        f"slowest substrate, {paper.FASTEST.worker_hours:,} h on the fastest, a spread of "
-        f"{paper.WORKER_HOURS_SPREAD:g}{words.TIMES}.",
+        paper=f"The paper's {paper.LONG_WORKLOAD} for {paper.TRAJECTORIES:,} trajectories"
+        + ("" if evidence.main_workload() == paper.LONG_WORKLOAD else ", another workload than here")
+        + f": {paper.SLOWEST.worker_hours:,} h on the slowest substrate, {paper.FASTEST.worker_hours:,} h on the "
+        f"fastest, a spread of {paper.WORKER_HOURS_SPREAD:g}{words.TIMES}.",
         caveats=tuple(dict.fromkeys(caveat for each in projection.arms for caveat in each.caveats)),
     )
 

@@ -31,7 +31,7 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
     title = "Completion time by number of actions"
     workload = evidence.main_workload()
     whole, amortised = (_series(evidence, metric) for metric in (Metric.TRAJECTORY, Metric.AMORTISED_ACTION))
-    if workload is None or not whole:
+    if workload is None or not whole or not amortised:
         return Absent(title, "it needs trajectories of two lengths")
     look_of = looks(evidence.arms)
     figure = new_figure(3.9, WIDTH_IN)
@@ -42,7 +42,8 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
             hollow = [doubtful(point.summary) for point in line.points]
             interval_line(axes, points, look_of[line.condition.arm], doubtful=hollow)
         _length_axis(axes, [point.summary.condition.length for line in lines for point in line.points])
-    references = PUBLISHED if paper.LONG_STEPS in evidence.lengths() else {}
+    is_papers = workload == paper.LONG_WORKLOAD
+    references = PUBLISHED if is_papers and paper.LONG_STEPS in evidence.lengths() else {}
     for name, latency_s in references.items():
         left.plot(paper.LONG_STEPS, latency_s * words.MS_PER_S, marker="_", markersize=16, color=REFERENCE, zorder=4)
         left.annotate(
@@ -68,12 +69,12 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
     return Drawn(
         figure,
         title,
-        "From the start of creation to the end of destruction; bars are 95 % intervals of the median. Fixed costs "
-        f"are shared out over more actions, so that relative gaps narrow. {HOLLOW}",
+        "From the start of creation to the end of destruction; bars are 95 % intervals of the median. To the right "
+        f"the same, divided by the number of actions: what is paid once is shared out among them. {HOLLOW}",
         " ".join(f"{words.condition_of(each.condition)}: p50 {words.estimate_of(each.p50)}." for each in summaries),
-        paper="The paper's T2 at 150 actions: "
+        paper=f"The paper's {paper.LONG_WORKLOAD} at {paper.LONG_STEPS} actions: "
         + ", ".join(f"{name} {latency_s:g} s" for name, latency_s in PUBLISHED.items())
-        + ", on other machines.",
+        + f", on other machines{'' if is_papers else ', and another workload than here'}.",
         caveats=tuple(dict.fromkeys(caveat for each in summaries for caveat in (*each.p50.caveats, *each.caveats))),
     )
 
@@ -97,7 +98,7 @@ def crossovers(evidence: Evidence) -> Drawn | Absent:
     if crossing:
         _crossing_rows(parts[1], crossing, look_of)
     arms_legend(figure, {arm: look_of[arm] for arm in growths})
-    doubts = [caveat for each in growths.values() for caveat in each.caveats]
+    doubts = [caveat for each in growths.values() for caveat in (*each.fixed.caveats, *each.caveats)]
     doubts += [caveat for each, length in crossing for caveat in (*length.caveats, *each.caveats)]
     return Drawn(
         figure,
@@ -107,7 +108,7 @@ def crossovers(evidence: Evidence) -> Drawn | Absent:
             "Rings are lengths at which two arms take equally long: below it the one, above it the other is faster. "
             f"Intervals are 95 %. {HOLLOW}"
             if crossing
-            else "No two arms cross here."
+            else "No two of these lines cross."
         ),
         " ".join(told_crossover(each) for each, _ in crossing) or "No two arms cross.",
         caveats=tuple(dict.fromkeys(doubts)),
