@@ -40,10 +40,10 @@ def slow(seconds: float, phase: Phase = Phase.CREATE) -> FakeSubstrate:
 
 
 async def test_no_block_begins_after_the_time_limit(tmp_path: Path) -> None:
-    study = study_of(FAKE, grids=(Grid(100, ("marked",), (1,)),), time_limit_s=0.5)
+    study = study_of(FAKE, grids=(Grid(100, ("marked",), (1,)),), time_limit_s=2.0)
     start_s = time.monotonic()
     results = await run_study(tmp_path / "r", study, substrates={"fake": lambda: slow(0.1)})
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < 15
     assert results.cut_short == TIME_LIMIT
     assert 0 < len(results.trials) < results.planned
     arms = [trial.condition.arm for trial in results.trials]
@@ -209,17 +209,17 @@ async def test_a_trial_is_late_until_its_clock_starts() -> None:
 async def test_several_at_once_from_their_intended_start(tmp_path: Path) -> None:
     """The rate is from the trials at concurrency 1; each arrival is a trial of its own, with how late it began."""
     grid = Grid(16, ("marked",), (1,), concurrencies=(1, 3))
-    results = await run_study(tmp_path / "r", study_of(FAKE, grids=(grid,)), substrates={"fake": lambda: slow(0.03)})
+    results = await run_study(tmp_path / "r", study_of(FAKE, grids=(grid,)), substrates={"fake": lambda: slow(0.1)})
     assert all(trial.completed for trial in results.trials)
     together = [t for t in results.trials if t.condition.concurrency == 3 and t.condition.arm == "fake"]
     assert len(together) == 16
     assert all(trial.late_ns >= 0 for trial in together)
-    assert statistics.median(trial.late_ns for trial in together) < 20e6
+    assert statistics.median(trial.late_ns for trial in together) < 100e6
     waves = [record for _, record in journal_records(tmp_path / "r") if record["kind"] == "wave"]
     for wave in waves:
         if wave["arm"] == "fake":
             assert wave["rate_per_s"] == pytest.approx(3e9 / wave["service_ns"])
-            assert wave["service_ns"] > 30e6
+            assert wave["service_ns"] > 100e6
 
 
 async def test_without_trials_of_one_at_a_time_the_rate_is_calibrated(tmp_path: Path) -> None:

@@ -97,15 +97,15 @@ async def test_what_is_left_to_do_goes_by_what_the_stages_before_it_said(tmp_pat
 async def test_think_time_is_kept_and_is_no_part_of_the_trial(tmp_path: Path) -> None:
     thoughtful = Workload(
         "thoughtful",
-        opening=tuple(ScriptedAction(f"a{n}", ActionKind.COMMAND, Action("true"), think_s=0.1) for n in range(3)),
+        opening=tuple(ScriptedAction(f"a{n}", ActionKind.COMMAND, Action("true"), think_s=0.5) for n in range(3)),
     )
-    study = study_of(FAKE, grids=(Grid(1, ("thoughtful",), (3,)),), keep_think_time=True, trial_timeout_s=0.2)
+    study = study_of(FAKE, grids=(Grid(1, ("thoughtful",), (3,)),), keep_think_time=True, trial_timeout_s=1.0)
     start_s = time.monotonic()
     results = await run_study(tmp_path / "r", study, workloads={"thoughtful": thoughtful})
-    assert time.monotonic() - start_s > 2 * 0.3
+    assert time.monotonic() - start_s > 2 * 1.5
     for trial in results.trials:
         assert trial.completed, f"time to think counts towards no timeout, but: {trial.cause}"
-        assert trial.wall_ns < 0.1e9
+        assert trial.wall_ns < 0.5e9
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_a_fault_is_one_counted_failure(
 @pytest.mark.parametrize("step", Step)
 async def test_a_substrate_that_is_always_broken(tmp_path: Path, step: Step, kind: FaultKind) -> None:
     grid = Grid(2, ("marked",), (2,), warmths=(Warmth.COLD, Warmth.REPOSITORY), concurrencies=(1, 2))
-    study = study_of(FAKE, grids=(grid,), trial_timeout_s=0.2)
+    study = study_of(FAKE, grids=(grid,), trial_timeout_s=0.5)
     results = await run_study(
         tmp_path / "r", study, substrates={"fake": scripted(Fault(step, kind))}, destroy_timeout_s=0.1
     )
@@ -297,7 +297,7 @@ async def _ignore_cancellation() -> None:
 async def test_a_substrate_that_keeps_no_contract(
     tmp_path: Path, waywardness: str, outcome: TrialOutcome, phase: Phase | None
 ) -> None:
-    study = study_of(FAKE, grids=(Grid(2, ("marked",), (2,)),), trial_timeout_s=0.3)
+    study = study_of(FAKE, grids=(Grid(2, ("marked",), (2,)),), trial_timeout_s=1.0)
     results = await run_study(tmp_path / "r", study, substrates={"fake": lambda: Wayward(waywardness)})
     assert len(results.trials) == results.planned
     assert [(trial.outcome, trial.failed_phase) for trial in of(results)] == [(outcome, phase)] * 2
