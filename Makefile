@@ -10,20 +10,23 @@ FUZZ_SECONDS ?= 20
 export NOT_RUN := $(CURDIR)/.build/not-run
 _ := $(shell mkdir -p .build)
 STEP := scripts/step
-ENGINES := tests/conformance/test_engines.py tests/isolation/test_engine_probes.py
+BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages native engines lint sync sanitize fuzz unit rootless test bench bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit rootless test bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
 packages:
 	@scripts/debian-packages
 
+few-packages:
+	@scripts/debian-packages few
+
 $(READY): pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud,measure]'
 	@touch $@
 
 # An editable install compiles once; this keeps what it installed current while native/ is being changed.
@@ -42,9 +45,11 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/generate_sync.py --check
 
+sanitize: SANITIZED := tests/conformance/test_substrates.py -k '([process- or [cell-) and not guarded'
 sanitize: $(READY)
 	@$(MAKE) --no-print-directory -C native asan
-	DUTYFREE_NATIVE_DIR=$(CURDIR)/native/build-asan $(PYTEST) -q tests/conformance/test_substrates.py -k '([process- or [cell-) and not guarded'
+	DUTYFREE_NATIVE_DIR=$(CURDIR)/native/build-asan $(PYTEST) -q $(SANITIZED) $(BESIDE)
+	DUTYFREE_NATIVE_DIR=$(CURDIR)/native/build-asan $(PYTEST) -q $(SANITIZED) -m alone
 
 fuzz: $(READY)
 	@scripts/fuzz $(FUZZ_SECONDS)
@@ -53,15 +58,14 @@ fuzz: $(READY)
 engines: native
 	@scripts/engines start
 
-# Checks of engines have a second try, and say so: some of their machines are emulated, beside each other, on two cores.
+# Many tests wait more than they compute, so that two cores serve three; what looks at the whole machine runs alone.
 unit: native
-	$(PYTEST) -q --durations=10 $(ENGINES:%=--ignore %) tests
-	$(PYTEST) -q --durations=10 -n 2 --dist loadgroup --reruns 1 -rR -m 'not alone' $(ENGINES)
-	$(PYTEST) -q --reruns 1 -rR -m alone $(ENGINES)
+	$(PYTEST) -q -raR --durations=20 $(BESIDE) tests
+	$(PYTEST) -q -raR --durations=10 -m alone tests
 
 rootless: native
-	@scripts/as-ordinary-user -q tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py
 
 test:
 	@: > $(NOT_RUN)
@@ -74,9 +78,15 @@ test:
 	@$(STEP) fuzz $(MAKE) --no-print-directory fuzz
 	@scripts/summary
 
-bench: native
+# What rollouts cost here, on every substrate that this machine has: within three minutes, with a page to look at.
+bench: few-packages native
+	$(BIN)/dutyfree bench --output .build/bench-$(shell date +%Y%m%d-%H%M%S)
+
+# The benchmarks behind the numbers in SPECIFICATION.md: a quarter of an hour.
+bench-all: native
 	$(BIN)/python benchmarks/cells.py
 	$(BIN)/python benchmarks/images.py
+	$(BIN)/python benchmarks/instrument.py
 	$(MAKE) --no-print-directory bench-engines
 
 bench-engines: native

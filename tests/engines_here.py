@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dutyfree.contract import Substrate
 from dutyfree.substrates.registry import load
 
 ENVIRONMENT = Path(__file__).parent.parent / ".build" / "engines" / "env"
 ENGINES = ("docker", "docker-gvisor", "gvisor", "microvm", "vm")
+MACHINES = ("microvm", "vm")
+"""Where they are emulated, they compute all the time: their tests are in two groups of about the same length, so that
+no more than two run beside each other. One is the conformance suite on `vm`, the other all the rest."""
+OTHER_MACHINES = pytest.mark.xdist_group("machines")
 
 
 @functools.cache

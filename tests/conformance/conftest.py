@@ -8,15 +8,17 @@ import pytest
 
 from dutyfree.removal import remove_tree
 
-NOT_RUN = pytest.StashKey[list[str]]()
+NOT_RUN = "not run"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[NOT_RUN] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    not_run = config.stash.get(NOT_RUN, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    calls = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+    ]
+    not_run = [line for call in calls for name, lines in call.user_properties if name == NOT_RUN for line in lines]
     if not_run:
         terminalreporter.section(f"conformance checks not run ({len(not_run)})")
         for line in not_run:
@@ -26,7 +28,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture
 def not_run(request: pytest.FixtureRequest) -> list[str]:
     """Where a test leaves the name and the reason of a check that it did not run."""
-    return request.config.stash[NOT_RUN]
+    lines: list[str] = []
+    request.node.user_properties.append((NOT_RUN, lines))  # a report takes it to the process that writes the summary
+    return lines
 
 
 @pytest.fixture(scope="session")

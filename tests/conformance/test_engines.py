@@ -1,7 +1,8 @@
 """The conformance suite on every engine of this machine, through both action paths.
 
 An engine's substrate is opened once for all checks: opening some of them boots a machine. Engines can be judged beside
-each other (`-n 2 --dist loadgroup -m 'not alone'`), but for the checks that look at the whole machine.
+each other (`-n 3 --dist loadgroup -m 'not alone'`), but for the checks that look at the whole machine. A check has a
+second try, and says so: some machines are emulated, beside each other, on two cores.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 from bare_engine import BareEngine
+from company import is_alone
 
 from dutyfree.contract import Substrate
 from dutyfree.errors import SubstrateUnavailable
@@ -20,21 +22,20 @@ from dutyfree.model import ActionPath, SandboxSpec
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.testing import Check, Outcome, all_checks, known_gaps, run_check
 from dutyfree.testing.context import Context
-from engines_here import engine
+from engines_here import OTHER_MACHINES, engine
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 
 PATH_CHECKS = ("run.", "streaming.", "timeouts.", "cancellation.", "files.", "sessions.", "accounting.", "attribution.")
 """What an action path decides; all the rest is the same on both."""
 EXEC_CHECKS = ("run.", "timeouts.", "attribution.", "accounting.")
 """What an engine's own way to run a command decides of that; the rest is judged without one, on `bare`."""
 
-VM_CHECKS = (
-    *("lifecycle.", "run.", "attribution.", "capabilities.", "timeouts.daemons", "limits.unenforced"),
-    *("accounting.execute", "accounting.lifecycle", "files.read", "sessions.state", "reset.files"),
+LEAKS = (
+    *("leaks.daemons", "leaks.under-way", "leaks.streams", "leaks.timeouts", "leaks.zombies", "leaks.sessions"),
+    *("leaks.terminals", "leaks.files", "leaks.create-cancelled", "leaks.killed", "leaks.refusals", "leaks.close"),
 )
-"""A machine that is restored, with SSH, takes seconds on emulated processors, and the whole suite a quarter of an hour:
-`python -m dutyfree.testing vm --option boot=restore` runs it."""
+"""Those that take few sandboxes."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,12 @@ class Subject:
     only: tuple[str, ...] = ("",)
     """The beginnings of the names of the checks that are made."""
 
-    @property
-    def thorough(self) -> bool:
-        """Whether the slow checks are made, too: of what engines share, once is enough."""
-        return self.substrate == "docker" and self.path is ActionPath.GUEST
+    def judges(self, check: Check) -> bool:
+        """Docker is put to all checks. Of what engines share, once is enough: not slow ones, nor leaks in the mass."""
+        if self.substrate == "docker" and self.path is ActionPath.GUEST:
+            return True
+        wanted = check.id in LEAKS if "leaks" in check.id else not check.slow
+        return wanted and check.id.startswith(self.only)
 
     def make(self) -> Substrate:
         if self.substrate == "bare":
@@ -59,16 +62,18 @@ class Subject:
 
 
 SUBJECTS = [
-    Subject("bare", ActionPath.EXEC, PATH_CHECKS),
-    Subject("docker"),
-    Subject("docker", ActionPath.EXEC, EXEC_CHECKS),
-    Subject("docker-gvisor"),
-    Subject("gvisor"),
-    Subject("gvisor", ActionPath.EXEC, EXEC_CHECKS),
+    Subject("vm"),
     Subject("microvm"),
-    Subject("vm", ActionPath.GUEST, VM_CHECKS),
+    Subject("docker"),
+    Subject("gvisor"),
+    Subject("docker-gvisor"),
+    Subject("docker", ActionPath.EXEC, EXEC_CHECKS),
+    Subject("gvisor", ActionPath.EXEC, EXEC_CHECKS),
+    Subject("docker-gvisor", ActionPath.EXEC, ("run.", "timeouts.")),
     Subject("vm", ActionPath.EXEC, ("run.",)),
+    Subject("bare", ActionPath.EXEC, PATH_CHECKS),
 ]
+"""The slowest first: whoever runs them side by side begins with these."""
 
 
 def cases() -> list[object]:
@@ -81,15 +86,15 @@ def cases() -> list[object]:
         )
         for subject in SUBJECTS
         for check in all_checks()
-        if check.id.startswith(subject.only) and (subject.thorough or not (check.slow or "leaks" in check.id))
+        if subject.judges(check)
     ]
 
 
 def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
     gap = known_gaps(subject.substrate).get(check.id)
-    found = [pytest.mark.xdist_group(str(subject))]
+    found = [OTHER_MACHINES if str(subject) in ("microvm", "vm-exec") else pytest.mark.xdist_group(str(subject))]
     found += [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
-    found += [pytest.mark.alone] if "leaks" in check.id else []
+    found += [pytest.mark.alone] if is_alone(check) else []
     return found
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+from company import is_alone
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import SubstrateUnavailable
@@ -43,13 +44,19 @@ def cases() -> list[object]:
             subject,
             check,
             id=f"{subject}-{check.id}",
-            marks=[pytest.mark.xfail(strict=True, reason=gap)] if gap else [],
+            marks=marks(subject, check),
         )
         for subject in SUBJECTS
         for check in all_checks()
         if not subject.guarded or check.id.startswith(GUARDED)
-        for gap in [known_gaps(subject.substrate).get(check.id)]
     ]
+
+
+def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
+    gap = known_gaps(subject.substrate).get(check.id)
+    found = [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
+    found += [pytest.mark.alone] if is_alone(check) else []
+    return found
 
 
 def kill(sandbox: Sandbox) -> bool:

@@ -78,15 +78,16 @@ async def test_a_mask_of_nothing_is_a_mistake() -> None:
             pass
 
 
-def test_an_ordinary_users_cell_cannot_write_to_what_is_mounted_on_the_host() -> None:
-    """In a mount namespace of its own, where /opt has a file system below it that the user may write to."""
+def test_an_ordinary_users_cell_cannot_write_to_what_is_mounted_on_the_host(place: Path) -> None:
+    """In a mount namespace of its own, where /srv has a file system below it that the user may write to."""
+    data = place / "data"
     script = f"""
 set -e
-mkdir -p /opt/data && mount -t tmpfs -o mode=1777 tmpfs /opt/data && echo before > /opt/data/file
-chmod 666 /opt/data/file
+mkdir {data} && mount -t tmpfs -o mode=1777 tmpfs {data} && echo before > {data}/file
+chmod 666 {data}/file
 setpriv --reuid 54321 --regid 54321 --clear-groups env HOME=/nonexistent XDG_RUNTIME_DIR= XDG_STATE_HOME=$STATE \\
-    {sys.executable} -m dutyfree run --quiet -- sh -c 'echo after > /opt/data/file; ls /opt'
-cat /opt/data/file
+    {sys.executable} -m dutyfree run --quiet -- sh -c 'echo after > {data}/file; ls {place}'
+cat {data}/file
 """
     with tempfile.TemporaryDirectory() as state:
         Path(state).chmod(0o777)
@@ -95,4 +96,4 @@ cat /opt/data/file
             capture_output=True, text=True, timeout=60, env={**os.environ, "STATE": state, "TMPDIR": state},
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "before"
+    assert done.stdout.splitlines() == ["data", "before"]

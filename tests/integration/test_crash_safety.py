@@ -13,6 +13,7 @@ import pytest
 
 from dutyfree.testing import leaks
 
+pytestmark = pytest.mark.alone
 CELLS = 50
 HOST = f"""
 import asyncio, dutyfree

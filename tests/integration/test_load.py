@@ -29,15 +29,10 @@ def rss_bytes(pid: int) -> int:
     return 0
 
 
-def guest_pid() -> int:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes().startswith(b"dutyfree-guest\0"):
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise AssertionError("no guest is running")
+def guest_pid(box: Box) -> int:
+    pid: int = box._sandbox.pid  # type: ignore[attr-defined]
+    assert Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"dutyfree-guest\0")
+    return pid
 
 
 async def test_two_hundred_actions_at_once(box: Box) -> None:
@@ -47,23 +42,23 @@ async def test_two_hundred_actions_at_once(box: Box) -> None:
         assert seen.stderr == f"err {number}\n".encode()
         assert seen.exit_code == number % 100
 
-    before = rss_bytes(guest_pid())
+    before = rss_bytes(guest_pid(box))
     await asyncio.gather(*(one(number) for number in range(200)))
-    grown = rss_bytes(guest_pid()) - before
+    grown = rss_bytes(guest_pid(box)) - before
     print(f"200 actions at once: the guest grew by {grown / MIB:.2f} MiB")
     assert grown < BOUND_BYTES
 
 
 async def test_a_hundred_megabytes_of_output(box: Box) -> None:
     size = 100 * 1000 * 1000
-    host, guest = rss_bytes(os.getpid()), rss_bytes(guest_pid())
+    host, guest = rss_bytes(os.getpid()), rss_bytes(guest_pid(box))
     total, peak_host, peak_guest = 0, 0, 0
     async with box.stream(f"head -c {size} /dev/zero", output_limit_bytes=2 * size) as stream:
         async for chunk in stream:
             total += len(chunk.data)
             assert not chunk.data.strip(b"\0")
             peak_host = max(peak_host, rss_bytes(os.getpid()) - host)
-            peak_guest = max(peak_guest, rss_bytes(guest_pid()) - guest)
+            peak_guest = max(peak_guest, rss_bytes(guest_pid(box)) - guest)
         seen = await stream.wait()
     print(f"100 MB: host grew by {peak_host / MIB:.2f} MiB, the guest by {peak_guest / MIB:.2f} MiB")
     assert (total, seen.stdout_bytes, seen.truncated, seen.exit_code) == (size, size, False, 0)
@@ -73,10 +68,10 @@ async def test_a_hundred_megabytes_of_output(box: Box) -> None:
 
 async def test_a_reader_that_stalls_for_ten_seconds(box: Box) -> None:
     size = 50 * 1000 * 1000
-    host, guest = rss_bytes(os.getpid()), rss_bytes(guest_pid())
+    host, guest = rss_bytes(os.getpid()), rss_bytes(guest_pid(box))
     async with box.stream(f"head -c {size} /dev/zero", output_limit_bytes=2 * size) as stream:
         await asyncio.sleep(10)
-        grown_host, grown_guest = rss_bytes(os.getpid()) - host, rss_bytes(guest_pid()) - guest
+        grown_host, grown_guest = rss_bytes(os.getpid()) - host, rss_bytes(guest_pid(box)) - guest
         assert (await box.run("echo others go on")).text == "others go on\n"
         total = sum([len(chunk.data) async for chunk in stream])
         seen = await stream.wait()

@@ -21,8 +21,9 @@ from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.qemu import MicroVMSubstrate
 from dutyfree.substrates.qemu.plan import AGAIN
-from engines_here import engine
+from engines_here import OTHER_MACHINES, engine
 
+pytestmark = OTHER_MACHINES
 CLONES = 20
 FASTER = 8
 SMALL = SandboxSpec(Resources(memory_bytes=256 * MIB))

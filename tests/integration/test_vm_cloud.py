@@ -16,8 +16,9 @@ from dutyfree.model import Action, Capability
 from dutyfree.substrates import claims
 from dutyfree.substrates.vm import VMSubstrate
 from dutyfree.substrates.vm.cloud import KIND
+from engines_here import OTHER_MACHINES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), OTHER_MACHINES]
 providers = pytest.importorskip("libcloud.compute.providers", reason="cloud machines: Apache Libcloud is not installed")
 DRIVER = "dutyfree-test"
 NODES: list[Any] = []

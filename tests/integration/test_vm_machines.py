@@ -18,9 +18,9 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed, SubstrateUnavailable, Unsupported
 from dutyfree.model import Action, Network, Phase, Resources, SandboxSpec, Span
 from dutyfree.substrates.vm import VMSubstrate
-from engines_here import found
+from engines_here import OTHER_MACHINES, found
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), OTHER_MACHINES]
 MIB = 1024 * 1024
 SMALL = SandboxSpec(Resources(memory_bytes=256 * MIB, cpus=1, disk_bytes=256 * MIB))
 

@@ -13,9 +13,9 @@ from dutyfree.errors import SubstrateUnavailable
 from dutyfree.model import SandboxSpec
 from dutyfree.testing.gaps import known_probe_gaps
 from dutyfree.testing.isolation import PROBES, CannotCompile, Outcome, Probe, Prober, compile_program
-from engines_here import ENGINES, engine
+from engines_here import ENGINES, MACHINES, OTHER_MACHINES, engine
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 
 
 def cases() -> list[object]:
@@ -28,7 +28,8 @@ def cases() -> list[object]:
 
 def marks(name: str, probe: Probe) -> list[pytest.MarkDecorator]:
     gap = known_probe_gaps(name).get(probe.id)
-    return [pytest.mark.xdist_group(name), *([pytest.mark.xfail(strict=True, reason=gap)] if gap else [])]
+    group = OTHER_MACHINES if name in MACHINES else pytest.mark.xdist_group(f"{name}-probes")
+    return [group, *([pytest.mark.xfail(strict=True, reason=gap)] if gap else [])]
 
 
 class Probers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -13,7 +14,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
-from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Action, Capability, Command, Observation, SandboxSpec
+from dutyfree.model import (
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    Action,
+    Capability,
+    Command,
+    Isolation,
+    Observation,
+    SandboxSpec,
+    Upper,
+)
 from dutyfree.testing.expect import Broken
 
 T = TypeVar("T")
@@ -53,6 +63,15 @@ class Context:
     def patience(self) -> float:
         """By how much the checks' time windows, and their limits, are stretched."""
         return EMULATION if self.substrate.emulated else 1.0
+
+    def times(self, count: int) -> int:
+        """How often to try what is tried `count` times: less often where processors are emulated, but thrice."""
+        return max(3, math.ceil(count / self.patience))
+
+    @property
+    def uppers(self) -> tuple[Upper, ...]:
+        """Where files that are written can be kept. A machine keeps them on its one disk, whatever the spec says."""
+        return tuple(Upper) if self.substrate.isolation < Isolation.MICROVM else (SandboxSpec().upper,)
 
     async def sandbox(self, spec: SandboxSpec | None = None, on_span: SpanListener | None = None) -> Sandbox:
         """A fresh sandbox."""

@@ -28,8 +28,9 @@ async def cancelled_run(context: Context) -> None:
 @check("cancellation.moments", "runs cancelled at any moment leave a sandbox that works")
 async def moments(context: Context) -> None:
     box = await context.sandbox()
-    for number in range(30):
-        await _cancel(run(box, ["cat"], stdin=bytes(200_000)), after_s=number / 3000)
+    count = context.times(30)
+    for number in range(count):
+        await _cancel(run(box, ["cat"], stdin=bytes(200_000)), after_s=0.01 * number / count)
     expect.equal((await run(box, ["echo", "next"])).stdout, b"next\n", "the next action's output")
 
 

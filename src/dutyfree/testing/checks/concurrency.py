@@ -71,10 +71,14 @@ async def mixed_fates(context: Context) -> None:
     async def timed_out() -> None:
         expect.true((await run(box, ["sleep", "20"], timeout_s=0.3)).timed_out, "the timeout is not marked")
 
-    disturbances = asyncio.gather(*(make() for _ in range(5) for make in (refused, abandoned, timed_out)))
-    seen = await asyncio.gather(*(_numbered(box, number) for number in range(20)))
+    async def disturb() -> None:
+        rounds = range(context.times(5))
+        await asyncio.gather(*(make() for _ in rounds for make in (refused, abandoned, timed_out)))
+
+    disturbances, numbers = context.begin(disturb()), range(context.times(20))
+    seen = await asyncio.gather(*(_numbered(box, number) for number in numbers))
     await disturbances
-    expect.equal([one.text for one in seen], [f"{number}\n" for number in range(20)], "the undisturbed outputs")
+    expect.equal([one.text for one in seen], [f"{number}\n" for number in numbers], "the undisturbed outputs")
 
 
 async def _many(context: Context, count: int) -> None:

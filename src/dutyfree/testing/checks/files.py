@@ -66,7 +66,7 @@ async def write_atomic(context: Context) -> None:
             await asyncio.sleep(0)
 
     readers = [context.begin(read_on()) for _ in range(3)]
-    for number in range(20):
+    for number in range(context.times(20)):
         await box.files.write(path, versions[number % 2])
     writing = False
     await asyncio.gather(*readers)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone
-from dutyfree.model import Capability, Phase, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Phase, Resources, SandboxSpec
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.checks.leaks import nothing_left
@@ -21,7 +21,7 @@ MOMENT = "mkdir -p /tmp/d; echo moment > /tmp/d/file; echo moment > /tmp/d/doome
 
 @check("fork.moment", "each fork has the files of the moment, an id of its own, and the parent's spec", needs=NEEDS)
 async def moment(context: Context) -> None:
-    for upper in Upper:
+    for upper in context.uppers:
         spec = SandboxSpec(Resources(disk_bytes=64 * MIB), upper=upper, env={"FROM_SPEC": "spec"}, hostname="made")
         parent = await context.sandbox(spec)
         expect.exited(await run(parent, MOMENT))

@@ -152,9 +152,10 @@ async def cancel_creations(context: Context) -> None:
     start_s = time.monotonic()
     await (await context.sandbox()).destroy()
     creation_s = time.monotonic() - start_s
-    for moment in range(CANCEL_MOMENTS):
+    moments = context.times(CANCEL_MOMENTS)
+    for moment in range(moments):
         creation = context.begin(context.sandbox())
-        await asyncio.sleep(creation_s * moment / (CANCEL_MOMENTS - 1))
+        await asyncio.sleep(creation_s * moment / (moments - 1))
         creation.cancel()
         with suppress(asyncio.CancelledError):
             await (await creation).destroy()

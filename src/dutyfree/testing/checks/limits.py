@@ -78,7 +78,7 @@ async def fork_bomb(context: Context) -> None:
     needs=(Capability.LIMIT_DISK,),
 )
 async def disk(context: Context) -> None:
-    for upper in Upper:
+    for upper in context.uppers:
         box = await _small_disk(context, upper)
         path = await context.scratch(box)
         seen = await run(box, f"head -c {32 * MIB} /dev/zero > {path}/big")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SessionEnded
-from dutyfree.model import Action, Capability, Network, Phase, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Capability, Network, Phase, Resources, SandboxSpec
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.checks.leaks import nothing_left
@@ -29,7 +29,7 @@ SPARE_DESCRIPTORS = 4
 
 @check("reset.files", "after a reset all files are as in a new sandbox of the same spec", needs=NEEDS, limit_s=60)
 async def files(context: Context) -> None:
-    for upper in Upper:
+    for upper in context.uppers:
         spec = SandboxSpec(upper=upper)
         box = await context.sandbox(spec)
         pristine = await inventory(await context.sandbox(spec))
@@ -118,7 +118,7 @@ async def files_under_way(context: Context) -> None:
 )
 async def meanwhile(context: Context) -> None:
     box = await context.sandbox()
-    for _ in range(5):
+    for _ in range(context.times(5)):
         expect.exited(await run(box, "echo dirt > /tmp/dirt"))
         reset = context.begin(box.reset())
         while not reset.done():
@@ -199,7 +199,7 @@ async def environment(context: Context) -> None:
     "reset.disk", "a full disk is empty after a reset, and as limited as before", needs=(*NEEDS, Capability.LIMIT_DISK)
 )
 async def disk(context: Context) -> None:
-    for upper in Upper:
+    for upper in context.uppers:
         box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), upper=upper))
         if any(item.what is Capability.LIMIT_DISK for item in box.unenforced):
             continue  # the sandbox says so itself
@@ -356,10 +356,11 @@ async def _at_moments(context: Context) -> AsyncIterator[tuple[Sandbox, asyncio.
         start_s = time.monotonic()
         await box.reset()
         reset_s = time.monotonic() - start_s
-    for moment in range(8):
+    moments = context.times(8)
+    for moment in range(moments):
         async with _dirty(context) as box:
             reset = context.begin(box.reset())
-            await asyncio.sleep(reset_s * moment / 6)
+            await asyncio.sleep(1.2 * reset_s * moment / (moments - 1))
             yield box, reset
 
 

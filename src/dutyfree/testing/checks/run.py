@@ -234,8 +234,8 @@ async def invalid(context: Context) -> None:
     expect.exited(await run(box, ["true"]))
 
 
-@check("run.in-turn", "a hundred actions, one after the other, give a hundred right answers")
+@check("run.in-turn", "many actions, one after the other, give as many right answers")
 async def in_turn(context: Context) -> None:
     box = await context.sandbox()
-    for number in range(100):
+    for number in range(context.times(100)):
         expect.equal((await run(box, ["echo", str(number)])).stdout, f"{number}\n".encode(), "the output")

@@ -32,7 +32,7 @@ UPPERS = (
     "snapshot.files", "a sandbox started from a snapshot has exactly the files of its moment", needs=NEEDS, limit_s=90
 )
 async def files(context: Context) -> None:
-    for spec in UPPERS:
+    for spec in _specs(context):
         for busy in (False, True):
             await _compare(context, spec, busy=busy)
 
@@ -245,10 +245,15 @@ async def chain(context: Context) -> None:
     expect.equal(seen.text, wanted, "what is left of all changes")
 
 
-@check("snapshot.again", "snapshots in a row keep all that was written before, wherever it is kept", needs=NEEDS)
+@check(
+    "snapshot.again",
+    "snapshots in a row keep all that was written before, wherever it is kept",
+    needs=NEEDS,
+    limit_s=90,
+)
 async def again(context: Context) -> None:
-    for spec in UPPERS:
-        for _ in range(5):
+    for spec in _specs(context):
+        for _ in range(context.times(5)):
             box = await context.sandbox(spec)
             for number in range(3):
                 await (await box.snapshot()).discard()  # also of a sandbox in which nothing has happened yet
@@ -358,3 +363,7 @@ async def save(context: Context) -> None:
         other = await substrate.create(SandboxSpec(image=image))
         expect.equal(differences(await inventory(other), listed), [], "what differs from the moment")
         await other.destroy()
+
+
+def _specs(context: Context) -> list[SandboxSpec]:
+    return [spec for spec in UPPERS if spec.upper in context.uppers]

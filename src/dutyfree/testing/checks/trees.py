@@ -90,13 +90,17 @@ async def download_missing(context: Context) -> None:
     expect.equal(getattr(caught[0], "errno", None), errno.ENOENT, "the errno")
 
 
-@check("files.big-file", "64 MiB go up and come down, and the host's memory hardly grows", needs=NEEDS, limit_s=120)
+@check(
+    "files.big-file", "a big file goes up and comes down, and the host's memory hardly grows", needs=NEEDS, limit_s=120
+)
 async def big_file(context: Context) -> None:
     box = await context.sandbox()
     path, folder = await context.scratch(box), context.folder()
     piece = bytes(range(256)) * 4096
+    # More than the bound in any case; an emulated processor may have to encrypt it all.
+    size_bytes = BIG_FILE_BYTES if context.patience == 1 else BIG_FILE_BYTES // 2
     with (folder / "up").open("wb") as file:
-        for number in range(BIG_FILE_BYTES // len(piece)):
+        for number in range(size_bytes // len(piece)):
             file.write(number.to_bytes(4, "little") + piece[4:])
     async with bounded_growth(24 * MIB):
         await box.files.upload(folder / "up", f"{path}/big")
