@@ -47,9 +47,10 @@ async def echo(context: Context) -> None:
 @check("terminals.interrupt", "the byte 0x03 is Ctrl-C", needs=NEEDS)
 async def interrupt(context: Context) -> None:
     box = await context.sandbox()
-    async with await box.terminal("echo ready; sleep 15; echo not this") as terminal:
-        await _read_until(terminal, b"ready")
-        await asyncio.sleep(0.2)
+    async with await box.terminal("cat; echo not this") as terminal:
+        await terminal.write(b"ready\n")
+        # The echo, and then cat: a shell that is about to start it may swallow the signal.
+        await _read_until(terminal, b"ready\r\nready")
         start_s = time.monotonic()
         await terminal.write(b"\x03")
         rest = await _read_all(terminal)
