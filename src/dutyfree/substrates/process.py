@@ -19,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ _PREFIX: Final = "dutyfree-process-"
 _LOCK: Final = "owner"
 _SETTLING_S: Final = 60.0
 """How old a directory without a lock must be before it means death and not birth."""
+_CLAIM_TRIES: Final = 10
 _EXIT_TIMEOUT_S: Final = 5.0
 _STRAY_ROUNDS: Final = 20
 _FULL: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
@@ -225,32 +227,51 @@ def _unenforced(spec: SandboxSpec) -> tuple[Unenforced, ...]:
 
 def _claim() -> tuple[Path, int]:
     try:
-        directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock_fd, fcntl.LOCK_EX)
+        for _ in range(_CLAIM_TRIES):
+            directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            if _is_at(directory / _LOCK, lock_fd):
+                return directory, lock_fd
+            os.close(lock_fd)  # somebody who swept had it first
     except OSError as error:
         hint = "let TMPDIR name a directory that you may write to"
         raise SubstrateUnavailable(f"no place for the sandboxes: {error}", hint=hint) from error
-    return directory, lock_fd
+    raise SubstrateUnavailable("no place for the sandboxes: others remove it as soon as it is made")
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _sweep() -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, SubstrateFailed):
-            if directory.lstat().st_uid == os.getuid() and _is_abandoned(directory):
-                _kill_strays(directory)
-                remove_tree(directory)
+            if directory.lstat().st_uid == os.getuid():
+                with _held_if_abandoned(directory) as is_abandoned:
+                    if is_abandoned:
+                        _kill_strays(directory)
+                        remove_tree(directory)
 
 
-def _is_abandoned(directory: Path) -> bool:
+@contextlib.contextmanager
+def _held_if_abandoned(directory: Path) -> Iterator[bool]:
+    """Whether nobody owns it; its lock is held meanwhile, so that whoever is just about to own it learns the truth."""
     try:
-        with (directory / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = (directory / _LOCK).open("rb")
     except FileNotFoundError:
-        return time.time() - directory.stat().st_mtime > _SETTLING_S
-    except BlockingIOError:
-        return False
-    return True
+        yield time.time() - directory.stat().st_mtime > _SETTLING_S
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def _kill_strays(directory: Path) -> None:
