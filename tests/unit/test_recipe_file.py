@@ -8,9 +8,9 @@ import pytest
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.recipes import file as recipe_file
-from dutyfree.images.recipes.tables import MAX_FILE_BYTES
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, Recipe, Stage
+from dutyfree.tables import MAX_FILE_BYTES
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WHOLE = f"""

@@ -31,12 +31,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes import tables
-from dutyfree.images.recipes.tables import Table
 from dutyfree.images.store.names import check_name
 from dutyfree.model.limits import Network
 from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, Recipe, Stage
+from dutyfree.tables import Table
 
 _NETWORKS: Final = (Network.NONE, Network.HOST)
 """What cells, which run the lines of recipes, have."""

@@ -44,13 +44,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes.tables import read_document
 from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import DEFAULT_RESOURCES, WHOLE, Arm, Grid, Study, Warmth
 from dutyfree.measure.design.table import Table
 from dutyfree.model import Resources
 from dutyfree.model.limits import MIB
+from dutyfree.tables import read_document
 
 EVICTABLE: Final = ("page-cache",)
 NULL_ARM: Final = Arm(NULL, NULL)

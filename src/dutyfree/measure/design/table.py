@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes import tables
 
 T = TypeVar("T")
 

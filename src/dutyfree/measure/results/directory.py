@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes.tables import table as json_object
 from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.design.table import Table
@@ -17,6 +16,7 @@ from dutyfree.measure.results import layout
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
+from dutyfree.tables import table as json_object
 from dutyfree.trace import read_journal
 
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes.tables import table as json_object
-from dutyfree.images.recipes.tables import text as any_text
 from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.file import stage
 from dutyfree.measure.design.study import Condition
@@ -17,6 +15,8 @@ from dutyfree.measure.results import layout
 from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase
+from dutyfree.tables import table as json_object
+from dutyfree.tables import text as any_text
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes import tables
-from dutyfree.images.recipes.tables import Table
 from dutyfree.measure.workloads.workload import ActionKind, Expectation, ScriptedAction
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
+from dutyfree.tables import Table
 
 MAX_SHARE: Final = 1e6
 MAX_THINK_S: Final = 3600.0

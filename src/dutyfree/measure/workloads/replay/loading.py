@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.files import open_regular
-from dutyfree.images.recipes.tables import Table
 from dutyfree.measure.workloads.replay import atif, mini_swe_agent, plain, swe_agent
 from dutyfree.measure.workloads.replay.recording import scripted
 from dutyfree.measure.workloads.workload import ScriptedAction, Workload
+from dutyfree.tables import Table
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 """Agents repeat the whole conversation in each step, and so do some recordings."""

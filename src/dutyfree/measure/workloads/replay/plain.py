@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.recipes import tables
-from dutyfree.images.recipes.tables import Table
 from dutyfree.measure.workloads.actions import read_action
 from dutyfree.measure.workloads.replay.kinds import kind_of
 from dutyfree.measure.workloads.replay.recording import MAX_STEPS, word_of
 from dutyfree.measure.workloads.workload import Expectation, ScriptedAction
 from dutyfree.model import Action, Command
+from dutyfree.tables import Table
 
 
 def read(text: str, where: str) -> tuple[ScriptedAction, ...]:
