@@ -74,6 +74,7 @@ def marked(engine: Engine, owner: str) -> set[str]:
     }
 
 
+@pytest.mark.alone  # any other substrate of the kind that opens meanwhile cleans up, too
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_a_killed_process_leaves_what_the_next_one_removes_and_nothing_else_is_touched(
@@ -116,6 +117,7 @@ def _killed_with_sandboxes(engine: Engine, image: str, store: Path) -> str:
     return owner
 
 
+@pytest.mark.alone  # any other substrate of the kind that opens meanwhile cleans up, too
 async def test_what_others_made_of_what_was_ours_is_theirs(engine: Engine, tmp_path: Path) -> None:
     image, name = engine.import_bare_image(), "dutyfree-test/heir:latest"
     owner = _died_with_a_claim()

@@ -288,6 +288,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.alone  # any other substrate of the kind that opens meanwhile cleans up, too
 async def test_machines_die_with_their_host_and_the_next_one_cleans_up() -> None:
     substrate = await opened()
     process = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
@@ -299,7 +300,7 @@ async def test_machines_die_with_their_host_and_the_next_one_cleans_up() -> None
         process.kill()
         await asyncio.to_thread(process.wait, 10)
         process.stdout.close()
-        await asyncio.wait_for(asyncio.to_thread(until, lambda: not any(map(is_alive, mine))), 2)
+        await asyncio.wait_for(asyncio.to_thread(until, lambda: not any(map(is_alive, mine))), 5)
         left = [path for path in claims.dead("microvm") if path.name.startswith(f"{process.pid}-")]
         assert len(left) == 1
         another = await opened()

@@ -22,6 +22,7 @@ OPTIONS = (
     *("--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr", "--v=0"),
 )
 pytestmark = [
+    pytest.mark.xdist_group("report"),
     pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here (Debian: apt-get install chromium)"),

@@ -31,6 +31,7 @@ from dutyfree.measure.report.write import Written, write_report
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats.analysis import Analysis, Metric, Setting, analyse
 
+pytestmark = pytest.mark.xdist_group("report")  # its pages take seconds to draw: once, not by every worker
 NAMES = [entry.name for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE)]
 ALL = [
     samples.whole,
