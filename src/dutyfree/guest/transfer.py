@@ -35,6 +35,7 @@ class _Applet:
         self._runner = runner
         self._loop = asyncio.get_running_loop()
         self._held = memoryview(b"")
+        self._given_up = False
         self.exchange = Streamed(runner.known_limits)
         credit_bytes = self.exchange.output_credit_bytes
         request = applet_request(words, takes_input=takes_input, timeout_s=_TIMEOUT_S, credit_bytes=credit_bytes)
@@ -51,6 +52,8 @@ class _Applet:
         """At most `size` bytes of output; empty at its end."""
         while not self._held:
             taken = asyncio.run_coroutine_threadsafe(self.exchange.take(), self._loop).result()
+            if taken is None and self._given_up:
+                raise trees.BrokenTree("nobody waits for it any more")  # what is missing was dropped, not never there
             if taken is None:
                 return b""
             if taken[0] == STDOUT:
@@ -77,6 +80,8 @@ class _Applet:
         end = self.end()
         if end.exit_code or ended_by_itself:
             raise_if_failed("download", path, end)
+        if self._given_up:  # that is why there is no more of it, and nobody waits for the reason
+            raise error
         misbehaved = GuestMisbehaved(f"downloading {path!r}: {error}")
         self._loop.call_soon_threadsafe(self.exchange.channel.fail, misbehaved)
         raise misbehaved from error
@@ -88,6 +93,7 @@ class _Applet:
         try:
             await asyncio.shield(done)
         except BaseException:
+            self._given_up = True
             self.exchange.abandon()
             await asyncio.wait([done])
             done.exception()
