@@ -11,10 +11,10 @@ from workload_materials import prepared
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import BuildFailed, InvalidRequest, SubstrateUnavailable
+from dutyfree.images.recipes.readiness import make_ready, network_of
 from dutyfree.measure.design.study import DEFAULT_RESOURCES
 from dutyfree.measure.workloads import attrs_history, catalogue
 from dutyfree.measure.workloads.drawing import draw
-from dutyfree.measure.workloads.readiness import make_ready, network_of
 from dutyfree.measure.workloads.workload import ActionKind, Workload
 from dutyfree.model import Action, FileInput, Network, SandboxSpec, Stage
 from dutyfree.substrates import registry

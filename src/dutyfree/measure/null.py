@@ -43,7 +43,7 @@ from dutyfree.model import (
 
 _INSTANT: Final = Timing(NULL, 0, 0, 0)
 _NOTHING: Final = Observation(0, None, b"/", b"", False, False, 1, 0, False, False, False, 0.0, 0, _INSTANT)
-"""Success. The one thing that set-up ever reads is a directory (`workloads.readiness`), so that this is one."""
+"""Success. The one thing that set-up ever reads is a directory (`recipes.readiness`), so that this is one."""
 
 
 @dataclass(frozen=True, slots=True)

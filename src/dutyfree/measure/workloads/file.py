@@ -37,9 +37,9 @@ from typing import Any, Final
 from dutyfree import tables
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.recipes.file import parse_stages
+from dutyfree.images.recipes.readiness import HOME
 from dutyfree.measure.workloads import materials
 from dutyfree.measure.workloads.actions import read_action, read_name, read_share
-from dutyfree.measure.workloads.readiness import HOME
 from dutyfree.measure.workloads.workload import ActionKind, ScriptedAction, Workload
 from dutyfree.model import FileInput, Recipe, Stage
 from dutyfree.tables import Table

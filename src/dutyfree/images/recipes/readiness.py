@@ -1,14 +1,15 @@
-"""Making a sandbox ready for a workload: its stages, carried out inside.
+"""Making a sandbox ready: stages, carried out inside.
 
-Nothing of a workload may lie at a fixed path: sandboxes of `process` share the host's files, and two of them would
-meet there. What every sandbox has to itself is its home directory (`$HOME`, in lines `~`): on `process` that is a
-directory of its own, elsewhere `/root`. So stages put their inputs under `HOME`, which becomes that directory here.
+Where sandboxes share the host's files (`process`), stages of two of them would meet at fixed paths. What every sandbox
+has to itself is its home directory (`$HOME`, in lines `~`): on `process` a directory of its own, elsewhere `/root`.
+Stages that put their inputs under `HOME` run on every substrate: it becomes that directory here.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,19 @@ async def make_ready(
 def network_of(stages: Sequence[Stage]) -> Network:
     """The network that a sandbox must have for all of these stages."""
     return Network.HOST if any(stage.network is Network.HOST for stage in stages) else Network.NONE
+
+
+def at_home(stages: Sequence[Stage], home: str = "/root") -> tuple[Stage, ...]:
+    """The same stages for sandboxes whose home directory is known, as layers are built of them."""
+    return tuple(
+        replace(
+            stage,
+            files=tuple(replace(given, target=_resolved(given.target, home)) for given in stage.files),
+            git=tuple(replace(wanted, target=_resolved(wanted.target, home)) for wanted in stage.git),
+            cwd=_resolved(stage.cwd, home) if stage.cwd is not None else None,
+        )
+        for stage in stages
+    )
 
 
 async def _put_inputs(sandbox: Sandbox, stage: Stage, home: str) -> None:
