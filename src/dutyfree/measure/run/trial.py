@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import CallerError, DutyfreeError, SandboxGone, SubstrateFailed
+from dutyfree.images.recipes.readiness import make_ready, network_of
 from dutyfree.measure.design.plan import NULL, PlannedTrial
 from dutyfree.measure.design.study import Study, Warmth
 from dutyfree.measure.null import foretold
@@ -17,7 +18,6 @@ from dutyfree.measure.results.writer import Unwritable
 from dutyfree.measure.run import cold
 from dutyfree.measure.run.arms import OpenArm
 from dutyfree.measure.run.stopwatch import Stopwatch
-from dutyfree.measure.workloads.readiness import make_ready, network_of
 from dutyfree.measure.workloads.workload import ScriptedAction, Workload
 from dutyfree.model import Capability, Phase, SandboxSpec, Span, Stage
 from dutyfree.model.recipe import LADDER
@@ -209,9 +209,11 @@ class Attempt:
             tell(number, start_ns, record)
             if self._first_observation_ns is None:
                 self._first_observation_ns = end_ns
+            self._watch.stop()  # an agent would read what it sees, and not compare it with what it should see
             if wrong := scripted.expect.mismatch(seen):
                 self._phase = Phase.EXECUTE
                 raise Unfaithful(f"{scripted.name}: {wrong}")
+            self._watch.go()
 
     async def _prove_newness(self) -> None:
         """Find nothing of earlier trials, and leave something for later ones to find."""
