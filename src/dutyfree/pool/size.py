@@ -1,0 +1,20 @@
+"""What a sandbox takes of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a sandbox takes of the machine."""
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.memory_bytes + other.memory_bytes, self.disk_bytes + other.disk_bytes)
+
+
+NO_SIZE: Final = Size()

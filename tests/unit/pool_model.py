@@ -1,0 +1,206 @@
+"""A pool without sandboxes: carries plans out by the book, and refuses whatever a plan must never ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dutyfree.pool.commands import Command, Create, Demote, Destroy, Promote, Reset
+from dutyfree.pool.costs import Costs, Operation
+from dutyfree.pool.demand import Announcement, Demand
+from dutyfree.pool.planner import plan
+from dutyfree.pool.size import Size
+from dutyfree.pool.state import Ladder, State
+from dutyfree.pool.view import Abilities, Idle, Kind, Limits, Returned, Tuning, View, Work
+
+MIB = 1024**2
+IMAGES = Abilities(reset=True, images=True)
+STAGES = Abilities(reset=True, images=False)
+
+
+def ladder(*names: str) -> Ladder:
+    """`ladder("b", "attrs", "deps")`: rungs called base, stage-1, stage-2; digests are the names given."""
+    return Ladder(("base", *(f"stage-{number}" for number in range(1, len(names)))), State(names))
+
+
+def measured(
+    ladders: Sequence[Ladder],
+    create_s: float = 1.0,
+    stage_s: float = 4.0,
+    reset_s: float = 0.1,
+    size: Size = Size(10 * MIB, MIB),  # noqa: B008 - it is frozen
+) -> Costs:
+    """Costs of which everything is known."""
+    costs = Costs()
+    for each in ladders:
+        for rung in each.rungs:
+            costs.observe(Operation.create(rung), create_s)
+            costs.observe(Operation.reset(rung), reset_s)
+            costs.observe_size(rung, size)
+        for digest in each.top.digests[1:]:
+            costs.observe(Operation.stage(digest), stage_s)
+    costs.observe(Operation.destroy(), 0.1)
+    return costs
+
+
+@dataclass
+class PoolModel:
+    """Time passes when `pass_time` says so; works end when `finish` says so."""
+
+    ladders: Sequence[Ladder]
+    limits: Limits = Limits(8)  # noqa: RUF009 - it is frozen
+    abilities: Abilities = IMAGES
+    costs: Costs | None = None
+    tuning: Tuning = Tuning()  # noqa: RUF009 - it is frozen
+    planner: Callable[[View], tuple[Command, ...]] = plan
+    now_s: float = 0.0
+    demand: Demand = field(default_factory=Demand)
+    idle: dict[str, Idle] = field(default_factory=dict)
+    returned: dict[str, Returned] = field(default_factory=dict)
+    leased: dict[str, Idle] = field(default_factory=dict)
+    works: list[tuple[Work, Idle]] = field(default_factory=list)
+    """Each with the sandbox that there will be."""
+    queue: list[State] = field(default_factory=list)
+    clock: float = 0.0
+    made: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.costs is None:
+            self.costs = measured(self.ladders)
+
+    def view(self) -> View:
+        assert self.costs is not None
+        return View(
+            self.now_s,
+            self.limits,
+            self.abilities,
+            self.costs,
+            self.demand,
+            {each.top: each for each in self.ladders},
+            tuple(self.idle.values()),
+            tuple(self.returned.values()),
+            tuple(work for work, _ in self.works),
+            len(self.leased),
+            sum((each.size for each in self.leased.values()), Size()),
+            dict(Counter(self.queue)),
+            self.clock,
+            self.tuning,
+        )
+
+    def states(self) -> Counter[State]:
+        return Counter(each.state for each in self.idle.values())
+
+    def ask(self, state: State) -> None:
+        """Somebody comes: takes an idle sandbox in just this state, or waits."""
+        self.demand.arrived(state, self.now_s)
+        self.queue.append(state)
+        self._serve()
+
+    def announce(
+        self, *states: State, count: int = 1, at_s: float = 0.0, until_s: float = 1e6, prefix: str = ""
+    ) -> None:
+        self.demand.announce(
+            [Announcement(f"{prefix}{n}", state, count, at_s, until_s) for n, state in enumerate(states)], self.now_s
+        )
+
+    def give_back(self, sandbox: str) -> None:
+        was = self.leased.pop(sandbox)
+        self.returned[sandbox] = Returned(sandbox, was.made_in, was.size)
+
+    def put_idle(self, state: State, made_in: State | None = None, count: int = 1) -> list[str]:
+        """Sandboxes out of nowhere, to begin with."""
+        made = [self._new(state, made_in or state) for _ in range(count)]
+        self.idle.update({each.sandbox: each for each in made})
+        return [each.sandbox for each in made]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def plan(self) -> tuple[Command, ...]:
+        """Make a plan and begin it."""
+        commands = self.planner(self.view())
+        assert commands == self.planner(self.view()), "the same view gives the same plan"
+        for command in commands:
+            self._begin(command)
+            self._check()
+        return commands
+
+    def finish(self, count: int | None = None) -> None:
+        """The oldest works end, or all of them; whoever waits for what there is then gets it."""
+        ending, self.works = self.works[:count], self.works[len(self.works[:count]) :]
+        for work, idle in ending:
+            if work.kind is not Kind.DESTROY:
+                self.idle[idle.sandbox] = replace(idle, since_s=self.now_s, clock=self.clock)
+        self._serve()
+
+    def settle(self, rounds: int = 200) -> int:
+        """Plan, and let works end, until there is nothing to do; how many rounds that took."""
+        for number in range(rounds):
+            if not self.plan() and not self.works:
+                return number
+            self.finish()
+        raise AssertionError(f"still something to do after {rounds} rounds: {self.plan()}")
+
+    def _begin(self, command: Command) -> None:
+        self.counts[type(command).__name__] += 1
+        match command:
+            case Create(state):
+                assert any(state.begins(each.top) for each in self.ladders), "nobody asked for that"
+                made_in = state if self.abilities.images else state.cut(1)
+                idle = self._new(state, made_in)
+                self.works.append((Work(Kind.CREATE, state, self.now_s, idle.size), idle))
+            case Promote(sandbox, state):
+                had = self.idle.pop(sandbox)
+                assert had.state.begins(state), "something that was not asked for would be inherited"
+                assert had.state != state
+                size = self._size(state)
+                self.works.append((Work(Kind.PROMOTE, state, self.now_s, size), replace(had, state=state, size=size)))
+            case Demote(sandbox):
+                had = self.idle.pop(sandbox)
+                assert self.abilities.reset
+                assert had.state != had.made_in
+                self._reset(had)
+            case Reset(sandbox):
+                back = self.returned.pop(sandbox)
+                assert self.abilities.reset
+                self._reset(Idle(sandbox, back.made_in, back.made_in, self.now_s, back.size))
+            case Destroy(sandbox, reason):
+                held = self.idle.pop(sandbox, None) or self.returned.pop(sandbox)
+                state = held.state if isinstance(held, Idle) else held.made_in
+                idle = Idle(sandbox, state, state, self.now_s, held.size)
+                self.works.append((Work(Kind.DESTROY, state, self.now_s, held.size), idle))
+                self.counts[reason] += 1
+                self.clock = max(self.clock, command.clock)
+
+    def _reset(self, had: Idle) -> None:
+        clean = replace(had, state=had.made_in, size=self._size(had.made_in))
+        self.works.append((Work(Kind.RESET, had.made_in, self.now_s, had.size), clean))
+
+    def _check(self) -> None:
+        held = [
+            *(each.size for each in self.idle.values()),
+            *(each.size for each in self.returned.values()),
+            *(each.size for each in self.leased.values()),
+            *(work.size for work, _ in self.works),
+        ]
+        assert len(held) <= self.limits.sandboxes
+        total = sum(held, Size())
+        assert self.limits.memory_bytes is None or total.memory_bytes <= self.limits.memory_bytes
+        assert self.limits.disk_bytes is None or total.disk_bytes <= self.limits.disk_bytes
+        assert sum(work.kind is not Kind.DESTROY for work, _ in self.works) <= self.limits.at_once
+
+    def _serve(self) -> None:
+        for state in tuple(self.queue):
+            for sandbox in [each.sandbox for each in self.idle.values() if each.state == state][:1]:
+                self.leased[sandbox] = self.idle.pop(sandbox)
+                self.queue.remove(state)
+
+    def _new(self, state: State, made_in: State) -> Idle:
+        self.made += 1
+        return Idle(f"box-{self.made:03}", state, made_in, self.now_s, self._size(state), self.clock)
+
+    def _size(self, state: State) -> Size:
+        assert self.costs is not None
+        return self.costs.size(state)
