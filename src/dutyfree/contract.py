@@ -114,6 +114,11 @@ class Substrate(ABC):
         return ""
 
     @property
+    def snapshots_hold_memory(self) -> bool:
+        """Whether snapshots and forks are made from all that is in a sandbox's memory, secrets included."""
+        return False
+
+    @property
     def has_default_image(self) -> bool:
         """Whether a spec that names no image says enough."""
         return True

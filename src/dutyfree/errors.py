@@ -11,8 +11,9 @@
     │   ├── SandboxGone             the sandbox was destroyed before this call
     │   ├── SandboxReset            the sandbox was reset while this was under way
     │   ├── SessionEnded            the session's shell has exited
+    │   ├── LeaseLost               the lease has ended; the sandbox may be somebody else's
     │   └── FileFailed              a file operation that the sandbox's own kernel refused (has .errno)
-    ├── CapacityError               a limit was reached; the same call may succeed later
+    ├── CapacityError               a limit was reached; the same call may succeed later (has .retry_after_s)
     └── InfraFailed                 the machinery failed: never an observation, never a reward
         ├── SubstrateUnavailable    the substrate cannot run on this machine
         ├── SubstrateFailed         the substrate broke its promise (creation, destruction, a dead sandbox)
@@ -86,6 +87,10 @@ class SessionEnded(CallerError):
     """The session's shell has exited; open another one."""
 
 
+class LeaseLost(CallerError):
+    """The lease has ended or expired; the sandbox may be somebody else's by now."""
+
+
 class FileFailed(CallerError):
     """A file operation that the sandbox's own kernel refused."""
 
@@ -105,6 +110,11 @@ class CapacityError(DutyfreeError):
 
     party: ClassVar[Party] = "capacity"
     retryable = True
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+        """When it is worth trying again, where that can be told."""
 
 
 class InfraFailed(DutyfreeError):

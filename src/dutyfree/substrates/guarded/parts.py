@@ -1,4 +1,4 @@
-"""Streams, sessions and terminals of a guarded sandbox."""
+"""Streams, sessions and terminals of a sandbox behind a gate."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Self
 from dutyfree.contract import ActionStream, Session, Terminal
 from dutyfree.errors import InfraFailed, SandboxGone
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Chunk, Observation
-from dutyfree.substrates.guarded.guard import Guard
+from dutyfree.substrates.guarded.gate import Gate
 
 
 class GuardedStream(ActionStream):
-    """An action under way in a guarded sandbox."""
+    """An action under way, behind `gate`."""
 
-    def __init__(self, inner: ActionStream, guard: Guard) -> None:
+    def __init__(self, inner: ActionStream, gate: Gate) -> None:
         self._inner = inner
-        self._guard = guard
+        self._gate = gate
 
     async def __aenter__(self) -> Self:
-        async with self._guard:
+        async with self._gate:
             await self._inner.__aenter__()
         return self
 
@@ -30,51 +30,51 @@ class GuardedStream(ActionStream):
         try:
             await self._inner.__aexit__(kind, error, trace)
         except (InfraFailed, SandboxGone) as failure:
-            was_gone = self._guard.gone
-            await self._guard.end_after(failure)
+            was_gone = self._gate.gone
+            await self._gate.end_after(failure)
             if not was_gone:
                 raise
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         chunks = aiter(self._inner)
         while True:
-            async with self._guard:
+            async with self._gate:
                 chunk = await anext(chunks, None)
             if chunk is None:
                 return
             yield chunk
 
     async def write(self, data: bytes) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.write(data)
 
     async def end_input(self) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.end_input()
 
     async def signal(self, number: int) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.signal(number)
 
     async def kill(self) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.kill()
 
     async def wait(self) -> Observation:
-        async with self._guard:
+        async with self._gate:
             return await self._inner.wait()
 
 
 class GuardedSession(Session):
-    """A session of a guarded sandbox."""
+    """A session, behind `gate`."""
 
-    def __init__(self, inner: Session, guard: Guard) -> None:
+    def __init__(self, inner: Session, gate: Gate) -> None:
         self._inner = inner
-        self._guard = guard
+        self._gate = gate
 
     @property
     def alive(self) -> bool:
-        return not self._guard.gone and self._inner.alive
+        return not self._gate.gone and self._inner.alive
 
     async def run(
         self,
@@ -83,43 +83,43 @@ class GuardedSession(Session):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Observation:
-        async with self._guard:
+        async with self._gate:
             return await self._inner.run(line, timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
 
     async def interrupt(self) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.interrupt()
 
     async def close(self) -> None:
-        if not self._guard.gone:
-            async with self._guard:
+        if not self._gate.gone:
+            async with self._gate:
                 await self._inner.close()
 
 
 class GuardedTerminal(Terminal):
-    """A terminal of a guarded sandbox."""
+    """A terminal, behind `gate`."""
 
-    def __init__(self, inner: Terminal, guard: Guard) -> None:
+    def __init__(self, inner: Terminal, gate: Gate) -> None:
         self._inner = inner
-        self._guard = guard
+        self._gate = gate
 
     async def read(self) -> bytes:
-        async with self._guard:
+        async with self._gate:
             return await self._inner.read()
 
     async def write(self, data: bytes) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.write(data)
 
     async def resize(self, rows: int, cols: int) -> None:
-        async with self._guard:
+        async with self._gate:
             await self._inner.resize(rows, cols)
 
     async def wait(self) -> Observation:
-        async with self._guard:
+        async with self._gate:
             return await self._inner.wait()
 
     async def close(self) -> None:
-        if not self._guard.gone:
-            async with self._guard:
+        if not self._gate.gone:
+            async with self._gate:
                 await self._inner.close()

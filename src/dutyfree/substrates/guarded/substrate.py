@@ -98,6 +98,10 @@ class GuardedSubstrate(Substrate):
         return self._inner.version
 
     @property
+    def snapshots_hold_memory(self) -> bool:
+        return self._inner.snapshots_hold_memory
+
+    @property
     def has_default_image(self) -> bool:
         return self._inner.has_default_image
 

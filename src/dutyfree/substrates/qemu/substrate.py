@@ -96,6 +96,10 @@ class MicroVMSubstrate(EngineSubstrate):
         return self._opened().version
 
     @property
+    def snapshots_hold_memory(self) -> bool:
+        return True
+
+    @property
     def accelerator(self) -> Accelerator:
         """`kvm`, or `tcg` where every processor is emulated, some forty times slower. Known after `open`."""
         return self._opened().accelerator

@@ -1,0 +1,213 @@
+"""What a lease brings to its sandbox, late: environment, secrets, files and an identity.
+
+Where a secret can be found, and where it cannot:
+
+* A secret of the environment is added to each action on its way into the sandbox. It is in the memory of the host's
+  process and in that of the processes that the action starts, and nowhere else: no file of ours holds it.
+* A secret file is written below `/dev/shm` alone, which is memory and which, by the contract, no snapshot and no fork
+  takes along. Where a snapshot is made from all of a machine's memory, a lease with secrets can take none.
+  (Memory can be swapped out: where a secret must never be on a disk, swap has to be encrypted or off.)
+* Neither shows when a binding, an action or an environment is printed, logged, pickled or shown in a traceback.
+* What a command itself does with a secret is its own affair: it may write it to its disk, if only by a core dump, and a
+  snapshot then has it. When the lease ends, the sandbox is reset or destroyed, and that goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.model import Capability
+from dutyfree.model.environment import check_env
+from dutyfree.pool.leases import Lease
+
+MEMORY_DIRECTORY: Final = "/dev/shm"
+MAX_ENTRIES: Final = 256
+"""Of the environment, secrets included."""
+MAX_ENVIRONMENT_BYTES: Final = 128 * 1024
+MAX_FILES: Final = 64
+MAX_FILES_BYTES: Final = 16 * 1024**2
+MAX_PATH_CHARACTERS: Final = 4096
+_RESERVED: Final = "DUTYFREE_"
+_AT_ONCE: Final = 8
+
+
+class Secret:
+    """A value that shows nowhere but where it is asked for by `reveal`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | bytes | Secret) -> None:
+        self._value: bytes = value._value if isinstance(value, Secret) else _encoded(value)
+
+    def reveal(self) -> str:
+        """The value as text. Raises InvalidRequest if it is none."""
+        try:
+            return self._value.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("a secret of the environment is not UTF-8 text") from None  # the cause would show it
+
+    def reveal_bytes(self) -> bytes:
+        """The value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+
+class MaskedEnvironment(dict[str, str]):
+    """An environment that can be printed: the values of `secret` names do not show."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, entries: Mapping[str, str], secret: Iterable[str]) -> None:
+        super().__init__(entries)
+        self._secret = frozenset(secret)
+
+    def under(self, own: Mapping[str, str]) -> MaskedEnvironment:
+        """The same with `own` entries over it."""
+        merged = MaskedEnvironment(self, self._secret)
+        merged.update(own)
+        return merged
+
+    def __repr__(self) -> str:
+        return repr({name: "***" if name in self._secret else value for name, value in self.items()})
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("an environment with secrets cannot be pickled")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """What belongs to one lease, and to nobody who has the sandbox before or after.
+
+    Raises InvalidRequest for names and paths that make no sense, and for more than fits.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Secret | str] = field(default_factory=dict)
+    """Further entries of the environment, which show nowhere."""
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Content by absolute path, readable by all. Snapshots and forks take them along."""
+    secret_files: Mapping[str, Secret | str | bytes] = field(default_factory=dict)
+    """Content by absolute path below `/dev/shm`, readable by root alone. Snapshots do not have them."""
+
+    def __post_init__(self) -> None:
+        secrets = {name: Secret(value) for name, value in self.secrets.items()}
+        secret_files = {path: Secret(content) for path, content in self.secret_files.items()}
+        _freeze(self, env=self.env, secrets=secrets, files=self.files, secret_files=secret_files)
+        _check_environment(self.env, secrets)
+        _check_files(self.files, secret_files)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether there is anything in it that must show nowhere."""
+        return bool(self.secrets or self.secret_files)
+
+    def check(self, capabilities: frozenset[Capability]) -> None:
+        """Raise Unsupported if sandboxes with these capabilities cannot be given the files."""
+        if (self.files or self.secret_files) and Capability.FILES not in capabilities:
+            raise Unsupported("sandboxes of this substrate take no files")
+        if self.secret_files and Capability.PRIVATE_FILES not in capabilities:
+            hint = "give it in the environment, or use a substrate that keeps its sandboxes' files apart"
+            raise Unsupported("a secret file would be seen by other sandboxes of this substrate", hint=hint)
+
+    def environment(self, lease: Lease) -> MaskedEnvironment:
+        """What each action of the lease finds in its environment, unless it says otherwise itself."""
+        identity = {f"{_RESERVED}LEASE": lease.id, f"{_RESERVED}OWNER": lease.owner}
+        return _masked(self.env, self.secrets).under(identity)
+
+    def of_forks(self) -> Binding:
+        """What has to be bound again in a fork, which has all but what is in memory alone."""
+        return replace(self, files={})
+
+
+async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capability]) -> None:
+    """Write the binding's files, several at a time; without files, the sandbox is not spoken to.
+
+    The environment is not in the sandbox: `LeasedSandbox` adds it to each action. Raises Unsupported as
+    `Binding.check` does, and as `Files.write`; what was written until then stays, for the sandbox's reset or end.
+    """
+    binding.check(capabilities)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def write(path: str, content: bytes, mode: int) -> None:
+        async with places:
+            await sandbox.files.write(path, content, mode=mode)
+
+    writes = [write(path, content, 0o644) for path, content in binding.files.items()]
+    writes += [write(path, Secret(content).reveal_bytes(), 0o600) for path, content in binding.secret_files.items()]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True) if writes else ()
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _encoded(value: str | bytes) -> bytes:
+    if not isinstance(value, str | bytes):
+        raise InvalidRequest(f"a secret is text or bytes, not {type(value).__name__}")
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _freeze(binding: Binding, **mappings: Mapping[str, object]) -> None:
+    for name, mapping in mappings.items():
+        object.__setattr__(binding, name, MappingProxyType(dict(mapping)))
+
+
+def _masked(env: Mapping[str, str], secrets: Mapping[str, Secret | str]) -> MaskedEnvironment:
+    revealed = {name: Secret(secret).reveal() for name, secret in secrets.items()}
+    return MaskedEnvironment({**env, **revealed}, secrets)
+
+
+def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) -> None:
+    both = sorted(env.keys() & secrets.keys())
+    if both:
+        raise InvalidRequest(f"{', '.join(both)}: in the environment and among the secrets")
+    entries = _masked(env, secrets)
+    for name in entries:
+        if name.startswith(_RESERVED):
+            raise InvalidRequest(f"environment entry {name!r}: names with {_RESERVED} are the lease's own")
+    check_env(entries)
+    size_bytes = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in entries.items())
+    if len(entries) > MAX_ENTRIES or size_bytes > MAX_ENVIRONMENT_BYTES:
+        raise InvalidRequest(
+            f"the environment has {len(entries)} entries of {size_bytes} bytes; "
+            f"{MAX_ENTRIES} of {MAX_ENVIRONMENT_BYTES} bytes can be bound",
+            hint="what is large belongs into files",
+        )
+
+
+def _check_files(files: Mapping[str, bytes], secret_files: Mapping[str, Secret]) -> None:
+    for path in (*files, *secret_files):
+        if not posixpath.isabs(path) or path != posixpath.normpath(path) or "\0" in path or path == "/":
+            raise InvalidRequest(f"{path!r} is not an absolute path in its shortest form")
+        if len(path) > MAX_PATH_CHARACTERS:
+            raise InvalidRequest(f"a path of {len(path)} characters; {MAX_PATH_CHARACTERS} are possible")
+        if path in files and path in secret_files:
+            raise InvalidRequest(f"{path!r} is among the files and among the secret files")
+    for path in secret_files:
+        if not path.startswith(f"{MEMORY_DIRECTORY}/"):
+            hint = "what is elsewhere would be part of snapshots and forks"
+            raise InvalidRequest(f"{path!r}: secret files are kept below {MEMORY_DIRECTORY}", hint=hint)
+    count = len(files) + len(secret_files)
+    size_bytes = sum(map(len, files.values())) + sum(len(each.reveal_bytes()) for each in secret_files.values())
+    if count > MAX_FILES or size_bytes > MAX_FILES_BYTES:
+        raise InvalidRequest(
+            f"{count} files of {size_bytes} bytes; {MAX_FILES} of {MAX_FILES_BYTES} bytes can be bound",
+            hint="what many leases share belongs into a stage of the recipe; upload the rest",
+        )
