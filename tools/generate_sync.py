@@ -18,6 +18,7 @@ TARGET = SOURCE / "dutyfree" / "sync.py"
 
 CLASSES = {
     "LocalHost": "dutyfree.client.local",
+    "HostPool": "dutyfree.client.host_pool",
     "Box": "dutyfree.client.box",
     "Stream": "dutyfree.client.stream",
     "Session": "dutyfree.contract",
@@ -25,6 +26,8 @@ CLASSES = {
     "Terminal": "dutyfree.contract",
     "Files": "dutyfree.contract",
 }
+ASYNC_ONLY = {"group", "map"}
+"""What hands out several boxes at once, or calls back with one: for code that has an event loop."""
 OWNER = "LocalHost"
 """The class whose `with` block is the life of the event-loop thread."""
 
@@ -191,6 +194,8 @@ class Generator:
 
 def is_public(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a method is part of the sync class."""
+    if node.name in ASYNC_ONLY:
+        return False
     return not node.name.startswith("_") or node.name in ("__aenter__", "__aexit__", "__aiter__")
 
 

@@ -20,6 +20,7 @@ from dutyfree.errors import (
     GuestMisbehaved,
     InfraFailed,
     InvalidRequest,
+    LeaseLost,
     LinkFailed,
     SandboxGone,
     SandboxReset,
@@ -50,8 +51,12 @@ from dutyfree.model import (
 
 if TYPE_CHECKING:
     from dutyfree import sync
-    from dutyfree.client import Box, LocalHost, Stream, local
+    from dutyfree.client.box import Box
+    from dutyfree.client.local import LocalHost, local
+    from dutyfree.client.stream import Stream
     from dutyfree.images.recipes.file import load_recipe
+    from dutyfree.pool.binding import Secret
+    from dutyfree.pool.options import PoolOptions
 
 __version__ = "0.1.0"
 
@@ -75,15 +80,18 @@ __all__ = [
     "InfraFailed",
     "InvalidRequest",
     "Isolation",
+    "LeaseLost",
     "LinkFailed",
     "LocalHost",
     "Network",
     "Observation",
     "Phase",
+    "PoolOptions",
     "Recipe",
     "Resources",
     "SandboxGone",
     "SandboxReset",
+    "Secret",
     "SessionEnded",
     "Span",
     "Stage",
@@ -100,11 +108,18 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {
+    "load_recipe": "dutyfree.images.recipes.file",
+    "PoolOptions": "dutyfree.pool.options",
+    "Secret": "dutyfree.pool.binding",
+}
+
+
 def __getattr__(name: str) -> object:
     if name == "sync":
         return importlib.import_module("dutyfree.sync")
     if name in ("Box", "LocalHost", "Stream", "local"):
         return getattr(importlib.import_module("dutyfree.client"), name)
-    if name == "load_recipe":
-        return importlib.import_module("dutyfree.images.recipes.file").load_recipe
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'dutyfree' has no attribute {name!r}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -13,20 +14,33 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
 
 if TYPE_CHECKING:
+    from dutyfree.client.groups import Group, Prepare, Rollout
+    from dutyfree.client.host_pool import HostPool
+    from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
+    from dutyfree.pool.binding import Secret
+    from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
 
 Choice = TypeVar("Choice", Network, Upper)
+Task = TypeVar("Task")
+Value = TypeVar("Value")
 
 
-def local(substrate: str | Substrate = "cell", *, on_span: SpanListener | None = None, **options: Any) -> LocalHost:
+def local(
+    substrate: str | Substrate = "cell",
+    *,
+    pool: PoolOptions | None = None,
+    on_span: SpanListener | None = None,
+    **options: Any,
+) -> LocalHost:
     """A host for sandboxes on this machine, to be used in `async with`.
 
-    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
-    `on_span` is told of every span of every sandbox as it ends.
+    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own. With
+    a `pool`, sandboxes are kept warm and used again. `on_span` is told of every span of every sandbox as it ends.
     """
-    return LocalHost(substrate, on_span=on_span, **options)
+    return LocalHost(substrate, pool=pool, on_span=on_span, **options)
 
 
 class LocalHost:
@@ -37,7 +51,12 @@ class LocalHost:
     """
 
     def __init__(
-        self, substrate: str | Substrate = "cell", *, on_span: SpanListener | None = None, **options: Any
+        self,
+        substrate: str | Substrate = "cell",
+        *,
+        pool: PoolOptions | None = None,
+        on_span: SpanListener | None = None,
+        **options: Any,
     ) -> None:
         if options and not isinstance(substrate, str):
             raise InvalidRequest(f"options {sorted(options)} need a substrate's name, not a substrate")
@@ -45,6 +64,8 @@ class LocalHost:
         self._options = options
         self._on_span = on_span
         self._substrate: GuardedSubstrate | None = None
+        self._pool_options = pool
+        self._pool: HostPool | None = None
 
     async def __aenter__(self) -> Self:
         # Loading the registry costs an import of what the chosen substrate needs, and of nothing else.
@@ -62,14 +83,37 @@ class LocalHost:
             await guarded.close()
             raise
         self._substrate = guarded
+        if self._pool_options is not None:
+            await self._open_pool(self._pool_options)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        substrate, self._substrate = self._substrate, None
-        if substrate is not None:
-            await substrate.close()
+        pool, self._pool = self._pool, None
+        substrate = self._substrate
+        try:
+            if pool is not None:
+                await pool.close()
+        finally:
+            self._substrate = None
+            if substrate is not None:
+                await substrate.close()
+
+    async def _open_pool(self, options: PoolOptions) -> None:
+        from dutyfree.client.host_pool import HostPool  # most hosts have none
+
+        substrate = self._opened()
+        store = getattr(substrate.inner, "store", None) if Capability.IMAGES in substrate.capabilities else None
+        self._pool = HostPool(substrate, options, store, self._built, self._on_span)
+        await self._pool.open()
+
+    @property
+    def pool(self) -> HostPool:
+        """The pool that keeps sandboxes warm. Raises InvalidRequest for a host without one."""
+        if self._pool is None:
+            raise InvalidRequest("this host has no pool", hint="dutyfree.local(..., pool=dutyfree.PoolOptions())")
+        return self._pool
 
     @property
     def substrate(self) -> str:
@@ -106,12 +150,21 @@ class LocalHost:
         Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
         not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
         """
+        return (await self._built(recipe, name=name, on_progress=on_progress, rebuild=rebuild)).image
+
+    async def _built(
+        self,
+        recipe: Recipe,
+        *,
+        name: str | None = None,
+        on_progress: Progress | None = None,
+        rebuild: bool = False,
+    ) -> Built:
         from dutyfree.images.recipes import builder, progress  # most leases need no recipe
 
         tell = on_progress or progress.ignore
         async with self._building() as substrate:
-            built = await builder.build(recipe, substrate, self.store, name=name, on_progress=tell, rebuild=rebuild)
-        return built.image
+            return await builder.build(recipe, substrate, self.store, name=name, on_progress=tell, rebuild=rebuild)
 
     @asynccontextmanager
     async def _building(self) -> AsyncIterator[Substrate]:
@@ -144,11 +197,23 @@ class LocalHost:
         upper: Upper | str = Upper.TMPFS,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
+        secrets: Mapping[str, Secret | str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        owner: str = "",
+        key: str | None = None,
+        timeout_s: float | None = None,
+        ttl_s: float | None = None,
     ) -> AsyncIterator[Box]:
         """A fresh sandbox for the length of the block.
 
         `image` is what it starts from: a recipe (built if need be), an image, or the name of one in the store; without
         it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate gives.
+
+        On a host with a pool, the sandbox may have been made, and used, before: nothing of that is in it. `secrets` are
+        further entries of the environment, which show nowhere; `files` and `secret_files` (below /dev/shm) are put in
+        place. `owner` is whose turn is counted, `timeout_s` how long to wait, `ttl_s` how long the lease lasts; the
+        same `key` gives the same lease.
 
         Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
         CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
@@ -160,14 +225,69 @@ class LocalHost:
             resources=resources if resources is not None else Resources(),
             network=_choice(Network, network, "network"),
             upper=_choice(Upper, upper, "upper"),
-            env=env or {},
-            image=await self._image(image),
+            env={} if self._pool else env or {},
         )
-        box = Box(await substrate.create(spec, self._on_span))
+        bound = {"secrets": secrets, "files": files, "secret_files": secret_files}
+        asked = {"owner": owner, "key": key, "timeout_s": timeout_s, "ttl_s": ttl_s}
+        if self._pool is not None:
+            what = image if isinstance(image, Recipe) else await self._image(image)
+            async with self._pool.leased(what, spec, {"env": env, **bound}, **asked) as box:
+                yield box
+            return
+        if any((bound | asked).values()):
+            names = ", ".join(name for name, value in (bound | asked).items() if value)
+            raise InvalidRequest(f"{names}: only on a host with a pool", hint="dutyfree.local(..., pool=PoolOptions())")
+        box = Box(await substrate.create(replace(spec, image=await self._image(image)), self._on_span))
         try:
             yield box
         finally:
             await box.destroy()
+
+    def group(
+        self,
+        image: Recipe | Image | str | None = None,
+        *,
+        n: int,
+        prepare: Prepare | None = None,
+        at_least: int | None = None,
+        **lease: Any,
+    ) -> AbstractAsyncContextManager[Group]:
+        """`n` sandboxes alike for the length of the block, as the rollouts of one prompt need them.
+
+        `prepare` is done once, in one of them, which the others are then forked from; where sandboxes cannot be forked,
+        in each. `lease` is what `lease` takes. If some cannot be had, `failures` of what is given says why; fewer than
+        `at_least` (all, unless it is given) raise as `lease` does.
+        """
+        from dutyfree.client import groups
+
+        forks = Capability.FORK in self._opened().capabilities
+        return groups.group(lambda: self.lease(image, **lease), n, prepare=prepare, at_least=at_least, forks=forks)
+
+    async def map(
+        self,
+        work: Callable[[Box, Task], Awaitable[Value]],
+        tasks: Iterable[Task],
+        *,
+        image: Callable[[Task], Recipe | Image | str | None] | Recipe | Image | str | None = None,
+        concurrency: int = 64,
+        retries: int = 1,
+        on_progress: Callable[[int, int], Any] | None = None,
+        **lease: Any,
+    ) -> list[Rollout[Task, Value]]:
+        """`work(box, task)` for each task, in a sandbox of its own, `concurrency` at a time; results as tasks came.
+
+        `image` is what sandboxes start from, or says it for each task. A rollout that the machinery failed, or for
+        which there was no room, is begun anew in a new sandbox up to `retries` times, and has an error in the end, not
+        a value. What `work` itself raises, and is not an error of Dutyfree's, ends everything and is raised.
+        """
+        from dutyfree.client import groups
+
+        def leased(task: Task) -> AbstractAsyncContextManager[Box]:
+            return self.lease(image(task) if callable(image) else image, **lease)
+
+        return await groups.roll_out(
+            tasks, work, leased, concurrency=concurrency, retries=retries, on_progress=on_progress
+        )
 
     async def _image(self, wanted: Recipe | Image | str | None) -> Image:
         if isinstance(wanted, Recipe):

@@ -1,0 +1,138 @@
+"""Many sandboxes for one purpose: the group of rollouts of one prompt, and one rollout for each of many tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from dutyfree.client.box import Box
+from dutyfree.errors import DutyfreeError, InvalidRequest
+
+MAX_GROUP = 1024
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+Lease = Callable[[], AbstractAsyncContextManager[Box]]
+Prepare = Callable[[Box], Awaitable[None]]
+
+
+class Group(Sequence[Box]):
+    """The boxes that could be had, and why the others could not."""
+
+    def __init__(self, boxes: Sequence[Box], failures: Sequence[DutyfreeError]) -> None:
+        self._boxes = tuple(boxes)
+        self.failures = tuple(failures)
+
+    @overload
+    def __getitem__(self, place: int) -> Box: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Box]: ...
+    def __getitem__(self, place: int | slice) -> Box | Sequence[Box]:
+        return self._boxes[place]
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def __iter__(self) -> Iterator[Box]:
+        return iter(self._boxes)
+
+
+@asynccontextmanager
+async def group(
+    lease: Lease, count: int, *, prepare: Prepare | None, at_least: int | None, forks: bool
+) -> AsyncIterator[Group]:
+    """`count` boxes for the length of the block; see `LocalHost.group`."""
+    least = count if at_least is None else at_least
+    if not 1 <= count <= MAX_GROUP or not 1 <= least <= count:
+        raise InvalidRequest(f"a group of {count}, at least {least}: between 1 and {MAX_GROUP} are possible")
+    async with AsyncExitStack() as held:
+        if prepare is not None and forks:
+            first = await held.enter_async_context(lease())
+            await prepare(first)
+            found = Group([first, *(await first.fork(count - 1) if count > 1 else ())], ())
+        else:
+            found = await _leased(lease, count, prepare, held)
+        if len(found) < least:
+            error = found.failures[0]
+            error.add_note(f"{len(found)} of {count} sandboxes could be had, and {least} were wanted at least")
+            raise error
+        yield found
+
+
+async def _leased(lease: Lease, count: int, prepare: Prepare | None, held: AsyncExitStack) -> Group:
+    async def one() -> Box:
+        box = await held.enter_async_context(lease())
+        if prepare is not None:
+            await prepare(box)
+        return box
+
+    outcomes = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, DutyfreeError):
+            raise outcome
+    boxes = [each for each in outcomes if isinstance(each, Box)]
+    return Group(boxes, [each for each in outcomes if isinstance(each, DutyfreeError)])
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout(Generic[Task, Value]):
+    """What became of one task: a value, or the error that kept it from one. An error is never a value."""
+
+    task: Task
+    value: Value | None
+    error: DutyfreeError | None
+    tries: int
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None
+
+
+async def roll_out(
+    tasks: Iterable[Task],
+    work: Callable[[Box, Task], Awaitable[Value]],
+    lease: Callable[[Task], AbstractAsyncContextManager[Box]],
+    *,
+    concurrency: int,
+    retries: int,
+    on_progress: Callable[[int, int], Any] | None,
+) -> list[Rollout[Task, Value]]:
+    """One rollout for each task; see `LocalHost.map`."""
+    if concurrency < 1 or retries < 0:
+        raise InvalidRequest(f"concurrency {concurrency}, retries {retries}: use at least 1 and 0")
+    todo = list(tasks)
+    places, done = asyncio.Semaphore(concurrency), 0
+
+    async def one(task: Task) -> Rollout[Task, Value]:
+        nonlocal done
+        async with places:
+            outcome = await _tried(task, work, lease, retries)
+        done += 1
+        if on_progress is not None:
+            on_progress(done, len(todo))
+        return outcome
+
+    async with asyncio.TaskGroup() as running:
+        started = [running.create_task(one(task)) for task in todo]
+    return [each.result() for each in started]
+
+
+async def _tried(
+    task: Task,
+    work: Callable[[Box, Task], Awaitable[Value]],
+    lease: Callable[[Task], AbstractAsyncContextManager[Box]],
+    retries: int,
+) -> Rollout[Task, Value]:
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            async with lease(task) as box:
+                return Rollout(task, await work(box, task), None, tries)
+        except DutyfreeError as error:
+            # A new try has a new sandbox: nothing of the one before is left, and whatever it gave is not used.
+            if tries > retries or not error.retryable:
+                return Rollout(task, None, error, tries)

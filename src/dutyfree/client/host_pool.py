@@ -1,0 +1,131 @@
+"""The pool of a host: warm sandboxes for whoever leases, and what can be said to it and asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dutyfree.client.box import Box
+from dutyfree.contract import SpanListener, Substrate
+from dutyfree.errors import SubstrateFailed
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.store import Store
+from dutyfree.model import Image, Recipe, Resources, SandboxSpec
+from dutyfree.pool.binding import Binding
+from dutyfree.pool.board import EVERY_S, Board
+from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
+from dutyfree.pool.demand import Announcement
+from dutyfree.pool.known import KnownLadders
+from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.pool import Pool
+from dutyfree.pool.staging import Build, Layers, Stager
+from dutyfree.pool.status import PoolStatus
+
+DEFAULT_LASTING_S = 3600.0
+
+
+class PoolKeeper:
+    """A pool, with what it needs of its host: the host's side of it."""
+
+    def __init__(
+        self,
+        substrate: Substrate,
+        options: PoolOptions,
+        store: Store | None,
+        build: Build,
+        on_span: SpanListener | None,
+    ) -> None:
+        layers = Layers(store, build) if store is not None and options.layers else None
+        self._stager = Stager(substrate, layers)
+        self._ladders = KnownLadders(self._stager)
+        self._costs_file = Path(options.costs) if options.costs is not None else None
+        self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
+        if damage:
+            warnings.warn(f"what was measured before is lost: {damage}", stacklevel=2)
+        self._pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
+        self._board: Board | None = None
+        self._shows: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Begin to keep sandboxes warm."""
+        self._board = await in_thread(Board)
+        await self._pool.open()
+        self._shows = asyncio.create_task(self._show(self._board))
+
+    async def close(self) -> None:
+        """End every lease and every sandbox. Raises SubstrateFailed."""
+        if self._shows is not None:
+            self._shows.cancel()
+            await asyncio.wait({self._shows})
+        await self._ladders.close()
+        try:
+            await self._pool.close()
+        finally:
+            await self._stager.close()
+            await self._keep_costs()
+            if self._board is not None:
+                await in_thread(self._board.close)
+
+    @asynccontextmanager
+    async def leased(
+        self, what: Recipe | Image, spec: SandboxSpec, bound: Mapping[str, Any], **asked: Any
+    ) -> AsyncIterator[Box]:
+        """A box for the length of the block; see `LocalHost.lease`."""
+        binding = Binding(**{name: value for name, value in bound.items() if value is not None})
+        grant = await self._pool.acquire(await self._ladders.find(what, spec), binding=binding, **asked)
+        try:
+            yield Box(grant.sandbox)
+        finally:
+            await asyncio.shield(self._pool.release(grant))
+
+    async def _show(self, board: Board) -> None:
+        while True:
+            with suppress(OSError):  # a full disk must not end what the pool is there for
+                await in_thread(board.show, self._pool.status())
+            await asyncio.sleep(EVERY_S)
+
+    async def _keep_costs(self) -> None:
+        if self._costs_file is not None:
+            try:
+                await in_thread(save_costs, self._costs_file, self._costs)
+            except OSError as error:
+                raise SubstrateFailed(
+                    f"cannot keep the costs in {str(self._costs_file)!r}: {error.strerror}"
+                ) from error
+
+
+class HostPool(PoolKeeper):
+    """The pool of a host, as its users see it."""
+
+    async def announce(
+        self,
+        demand: Sequence[tuple[Recipe | Image, int]],
+        *,
+        name: str,
+        in_s: float = 0.0,
+        lasting_s: float = DEFAULT_LASTING_S,
+        resources: Resources | None = None,
+    ) -> None:
+        """So many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
+
+        What comes first is made ready first. The same `name` again replaces what was said; what nobody came for within
+        `lasting_s` lapses. Recipes are built before this returns; raises as `LocalHost.build` does.
+        """
+        spec = SandboxSpec(resources=resources if resources is not None else Resources())
+        wanted = [await self._ladders.find(what, spec) for what, _ in demand]
+        at_s = time.monotonic() + in_s
+        self._pool.announce(
+            [
+                (Announcement(f"{name}/{number}", each.ladder.top, count, at_s, at_s + lasting_s), each)
+                for number, (each, (_, count)) in enumerate(zip(wanted, demand, strict=True))
+            ]
+        )
+
+    def status(self) -> PoolStatus:
+        """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""
+        return self._pool.status()

@@ -1,0 +1,124 @@
+"""Getting sandboxes into states: from layers where there are any, by carrying stages out inside elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from dutyfree.contract import Sandbox, SpanListener, Substrate
+from dutyfree.errors import SubstrateFailed, Unsupported
+from dutyfree.images.blocking import in_thread
+from dutyfree.images.recipes.builder import Built
+from dutyfree.images.recipes.readiness import make_ready
+from dutyfree.images.store import Store
+from dutyfree.model import Capability, Image, Network, Phase, Recipe, SandboxSpec
+from dutyfree.pool import ladders
+from dutyfree.pool.binding import Binding
+from dutyfree.pool.ladders import Wanted
+from dutyfree.pool.state import State
+from dutyfree.pool.view import Abilities
+from dutyfree.trace import timed
+
+Build = Callable[[Recipe], Awaitable[Built]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Where the layers of stages are kept, and what builds those that are missing."""
+
+    store: Store
+    build: Build
+
+
+class Stager:
+    """Makes and promotes sandboxes of `substrate`; without `layers`, all that is above a base is done inside."""
+
+    def __init__(self, substrate: Substrate, layers: Layers | None = None) -> None:
+        self._substrate = substrate
+        self._layers = layers
+        self._held = contextlib.ExitStack()
+        """Layers that nobody prunes while the pool may use them."""
+
+    @property
+    def name(self) -> str:
+        """Of the substrate."""
+        return self._substrate.name
+
+    @property
+    def snapshots_hold_memory(self) -> bool:
+        """Of the substrate."""
+        return self._substrate.snapshots_hold_memory
+
+    @property
+    def abilities(self) -> Abilities:
+        """What plans can count on."""
+        can_reset = Capability.RESET in self._substrate.capabilities
+        return Abilities(reset=can_reset, images=self._layers is not None)
+
+    async def wanted(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
+        """How sandboxes get to `what`; with layers, a recipe is built now if it was not before.
+
+        Raises BuildFailed and InvalidRequest for what cannot be built, Unsupported, CapacityError, InfraFailed.
+        """
+        if isinstance(what, Image):
+            return await ladders.plain(replace(spec, image=what))
+        if self._layers is None:
+            _check_network(what, spec)
+            return await ladders.of_recipe(what, spec, None)
+        found = await ladders.of_recipe(what, spec, self._layers.store)
+        built = await self._layers.build(what)
+        between = [await in_thread(self._layers.store.recall, stage.digest) for stage in built.stages[1:-1]]
+        known = (await self._base(what), *between, built.image) if what.stages else (built.image,)
+        if any(image is None for image in known):
+            raise SubstrateFailed("a layer was removed from the store while it was about to be used")
+        images = tuple(image for image in known if image is not None)
+        for image in images:
+            await in_thread(self._held.enter_context, self._layers.store.hold(image.layers))
+        return replace(found, images=images)
+
+    async def create(self, wanted: Wanted, state: State, on_span: SpanListener | None = None) -> Sandbox:
+        """A new sandbox in `state`, on the way to what is wanted. Raises as `Substrate.create` and `promote`."""
+        depth, image = wanted.image_of(state)
+        sandbox = await self._substrate.create(replace(wanted.spec, image=image), on_span)
+        try:
+            await self.promote(sandbox, wanted, state.cut(depth), state, on_span)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return sandbox
+
+    def made_in(self, wanted: Wanted, state: State) -> State:
+        """Where a reset will take a sandbox that is created in `state`."""
+        return state.cut(wanted.image_of(state)[0])
+
+    async def promote(
+        self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, on_span: SpanListener | None = None
+    ) -> None:
+        """Carry out the stages between two states. Raises BuildFailed for a line that fails, and as `Sandbox.run`."""
+        if have != to:
+            with timed(on_span, Phase.SETUP, "stages", sandbox.id):
+                stages = wanted.stages
+                await make_ready(sandbox, stages[have.depth - 1 : to.depth - 1], after=stages[: have.depth - 1])
+
+    def bound(self, wanted: Wanted, state: State, binding: Binding) -> Binding:
+        """The binding of a lease, with the environment of the stages that its sandbox has from no image."""
+        depth, _ = wanted.image_of(state)
+        env = {name: value for stage in wanted.stages[depth - 1 : state.depth - 1] for name, value in stage.env.items()}
+        return replace(binding, env={**env, **binding.env}) if env else binding
+
+    async def close(self) -> None:
+        """Let go of the layers."""
+        self._held.close()
+
+    async def _base(self, recipe: Recipe) -> Image | None:
+        assert self._layers is not None
+        return (await self._layers.build(replace(recipe, stages=()))).image
+
+
+def _check_network(recipe: Recipe, spec: SandboxSpec) -> None:
+    """Raise Unsupported if a stage needs a network that its sandbox will not have."""
+    for stage in recipe.stages:
+        if stage.network is Network.HOST and spec.network is not Network.HOST:
+            hint = 'a layer can be built with a network and used without; here, lease with network="host"'
+            raise Unsupported(f"stage {stage.name!r} needs a network, and sandboxes here have none", hint=hint)

@@ -1,0 +1,254 @@
+"""A pool over sandboxes in memory: whoever asks gets one sandbox, alone, in time, or a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import (
+    BuildFailed,
+    CapacityError,
+    InvalidRequest,
+    LeaseLost,
+    LinkFailed,
+    SandboxGone,
+    SubstrateFailed,
+    Unsupported,
+)
+from dutyfree.model import Action, Image, Network, Phase, Recipe, SandboxSpec, Stage
+from dutyfree.pool.binding import Binding
+from dutyfree.pool.demand import Announcement
+from dutyfree.pool.ladders import Wanted
+from dutyfree.pool.metrics import HIT
+from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.pool import Pool
+from dutyfree.pool.staging import Stager
+from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.substrates.guarded import GuardedSubstrate
+
+RECIPE = Recipe(
+    stages=(
+        Stage("image", run=("echo tools > /tmp/image",)),
+        Stage("repository", run=("echo code > /tmp/repository",), env={"REPOSITORY": "here"}),
+    )
+)
+SLOW = FakeScript({Phase.CREATE: Latency(0.05, 0.05)})
+
+
+@asynccontextmanager
+async def pool_of(fake: FakeSubstrate | None = None, **options: object) -> AsyncIterator[tuple[Pool, Stager]]:
+    fake = fake or FakeSubstrate()
+    async with GuardedSubstrate(fake) as substrate:
+        stager = Stager(substrate)
+        async with Pool(stager, PoolOptions(**options), substrate.capabilities) as pool:  # type: ignore[arg-type]
+            yield pool, stager
+        assert not fake.living, "a closed pool leaves nothing"
+
+
+async def plain(stager: Stager) -> Wanted:
+    return await stager.wanted(Image(), SandboxSpec())
+
+
+async def until(condition: object, within_s: float = 5.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end_s, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+async def text(sandbox: Sandbox, line: str) -> str:
+    return (await sandbox.run(Action(line))).text
+
+
+async def test_a_lease_is_a_sandbox_of_ones_own() -> None:
+    async with pool_of() as (pool, stager):
+        wanted = await plain(stager)
+        one, other = await asyncio.gather(pool.acquire(wanted), pool.acquire(wanted))
+        assert one.sandbox.id != other.sandbox.id
+        assert await text(one.sandbox, "echo hi > /tmp/mine; cat /tmp/mine") == "hi\n"
+        assert (await other.sandbox.run(Action("cat /tmp/mine"))).exit_code == 1
+        await pool.release(one)
+        await pool.release(one)
+        with pytest.raises(LeaseLost):
+            await one.sandbox.run(Action("echo late"))
+        third = await pool.acquire(wanted)
+        assert (await third.sandbox.run(Action("cat /tmp/mine"))).exit_code == 1
+
+
+async def test_stages_are_there_with_their_environment() -> None:
+    async with pool_of() as (pool, stager):
+        grant = await pool.acquire(await stager.wanted(RECIPE, SandboxSpec()))
+        assert await text(grant.sandbox, "cat /tmp/image /tmp/repository; echo $REPOSITORY") == "tools\ncode\nhere\n"
+
+
+async def test_what_is_announced_is_ready_when_it_is_asked_for() -> None:
+    async with pool_of(FakeSubstrate(script=SLOW)) as (pool, stager):
+        wanted = await stager.wanted(RECIPE, SandboxSpec())
+        now_s = time.monotonic()
+        pool.announce([(Announcement("step", wanted.ladder.top, 4, now_s, now_s + 60), wanted)])
+        await until(lambda: pool.status().idle == 4)
+        grants = [await pool.acquire(wanted) for _ in range(4)]
+        assert [grant.rung for grant in grants] == [HIT] * 4
+        assert max(grant.readiness_ms for grant in grants) < 25
+        assert (await pool.acquire(wanted)).rung != HIT
+
+
+async def test_the_same_key_gives_the_same_lease() -> None:
+    async with pool_of(FakeSubstrate(script=SLOW)) as (pool, stager):
+        wanted = await plain(stager)
+        grants = await asyncio.gather(*(pool.acquire(wanted, owner="me", key="one") for _ in range(5)))
+        grants.append(await pool.acquire(wanted, owner="me", key="one"))
+        assert len({grant.lease.id for grant in grants}) == 1
+        stranger = await pool.acquire(wanted, owner="you", key="one")
+        assert stranger.lease.id != grants[0].lease.id
+
+
+async def test_a_full_pool_says_so_in_time_and_goes_on() -> None:
+    async with pool_of(sandboxes=2, waiting=1) as (pool, stager):
+        wanted = await plain(stager)
+        held = [await pool.acquire(wanted) for _ in range(2)]
+        start_s = time.monotonic()
+        waiting = asyncio.create_task(pool.acquire(wanted, timeout_s=0.2))
+        await asyncio.sleep(0.01)
+        with pytest.raises(CapacityError) as refused:
+            await pool.acquire(wanted)
+        assert refused.value.retry_after_s is not None
+        with pytest.raises(CapacityError):
+            await waiting
+        assert time.monotonic() - start_s < 1
+        await pool.release(held[0])
+        await pool.acquire(wanted, timeout_s=5)
+
+
+async def test_a_cancelled_request_takes_nothing() -> None:
+    async with pool_of(FakeSubstrate(script=SLOW), sandboxes=1) as (pool, stager):
+        wanted = await plain(stager)
+        for delay_s in (0.0, 0.02, 0.049, 0.0505, 0.051, 0.052, 0.06):
+            task = asyncio.create_task(pool.acquire(wanted))
+            await asyncio.sleep(delay_s)
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if not isinstance(outcome, BaseException):
+                await pool.release(outcome)
+        await pool.release(await pool.acquire(wanted, timeout_s=5))
+
+
+async def test_a_lease_that_nobody_renews_expires_under_its_tenant() -> None:
+    async with pool_of(sandboxes=1) as (pool, stager):
+        wanted = await plain(stager)
+        grant = await pool.acquire(wanted, ttl_s=0.3)
+        pool.renew(grant, 0.4)
+        with pytest.raises(LeaseLost, match="expired"):
+            await grant.sandbox.run(Action("sleep 60"))
+        await pool.release(grant)
+        again = await pool.acquire(wanted, timeout_s=5)
+        assert again.lease.token > grant.lease.token
+        assert pool.metrics.expired == 1
+
+
+async def test_creations_that_fail_are_told_after_a_few_tries() -> None:
+    fake = FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, FaultKind.FAIL),)))
+    async with pool_of(fake) as (pool, stager):
+        with pytest.raises(SubstrateFailed):
+            await pool.acquire(await plain(stager), timeout_s=30)
+    once = FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, FaultKind.FAIL, nth=1),)))
+    async with pool_of(once) as (pool, stager):
+        await pool.acquire(await plain(stager), timeout_s=30)
+
+
+async def test_a_stage_that_fails_is_the_callers_fault_and_told_at_once() -> None:
+    broken = Recipe(stages=(Stage("image", run=("echo no >&2; exit 3",)),))
+    async with pool_of() as (pool, stager):
+        wanted = await stager.wanted(broken, SandboxSpec())
+        outcomes = await asyncio.gather(*(pool.acquire(wanted) for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(each, BuildFailed) and "exit code 3" in str(each) for each in outcomes)
+
+
+async def test_a_sandbox_that_dies_is_not_given_out_again() -> None:
+    fake = FakeSubstrate(script=FakeScript(faults=(Fault(Step.RUN, FaultKind.DIE, nth=1),)))
+    async with pool_of(fake, sandboxes=1) as (pool, stager):
+        wanted = await plain(stager)
+        grant = await pool.acquire(wanted)
+        with pytest.raises(LinkFailed):
+            await grant.sandbox.run(Action("echo"))
+        with pytest.raises(SandboxGone):
+            await grant.sandbox.run(Action("echo"))
+        await pool.release(grant)
+        again = await pool.acquire(wanted, timeout_s=5)
+        assert again.sandbox.id != grant.sandbox.id
+        assert await text(again.sandbox, "echo fine") == "fine\n"
+
+
+async def test_what_is_bound_is_the_leases_alone() -> None:
+    async with pool_of() as (pool, stager):
+        wanted = await plain(stager)
+        binding = Binding(env={"A": "1"}, secrets={"TOKEN": "hush"}, files={"/tmp/given": b"data"})
+        grant = await pool.acquire(wanted, owner="me", binding=binding)
+        line = "echo $A $TOKEN $DUTYFREE_OWNER; cat /tmp/given"
+        assert await text(grant.sandbox, line) == "1 hush me\ndata"
+        await pool.release(grant)
+        other = await pool.acquire(wanted)
+        assert await text(other.sandbox, "echo $A$TOKEN$DUTYFREE_OWNER") == "\n"
+        assert "hush" not in repr(binding) + repr(grant)
+
+
+async def test_closing_ends_those_who_wait_and_those_who_have() -> None:
+    async with pool_of(sandboxes=1) as (pool, stager):
+        wanted = await plain(stager)
+        grant = await pool.acquire(wanted)
+        waiting = asyncio.create_task(pool.acquire(wanted))
+        running = asyncio.create_task(grant.sandbox.run(Action("sleep 60")))
+        await asyncio.sleep(0.02)
+        await pool.close()
+        with pytest.raises(SubstrateFailed):
+            await waiting
+        with pytest.raises(LeaseLost):
+            await running
+        with pytest.raises(InvalidRequest):
+            await pool.acquire(wanted)
+
+
+@pytest.mark.parametrize("policy", ["locality", "no-locality", "cold"])
+async def test_every_policy_serves_everyone(policy: str) -> None:
+    async with pool_of(sandboxes=4, policy=policy, at_once=2) as (pool, stager):
+        ladders = [
+            await stager.wanted(Recipe(stages=(Stage("image", run=(f"echo {n} > /tmp/n",)),)), SandboxSpec())
+            for n in range(3)
+        ]
+
+        async def rollout(number: int) -> str:
+            grant = await pool.acquire(ladders[number % 3], owner=str(number % 2), timeout_s=30)
+            try:
+                return await text(grant.sandbox, "cat /tmp/n")
+            finally:
+                await pool.release(grant)
+
+        seen = await asyncio.gather(*(rollout(number) for number in range(40)))
+        assert seen == [f"{number % 3}\n" for number in range(40)]
+        assert pool.metrics.acquires.total() == 40
+
+
+async def test_spans_of_a_lease_are_its_own() -> None:
+    async with pool_of() as (pool, stager):
+        wanted = await plain(stager)
+        one = await pool.acquire(wanted)
+        await one.sandbox.run(Action("sleep 0.05"))
+        await pool.release(one)
+        ledger = one.ledger()
+        assert ledger.execute_ns >= 50e6
+        assert ledger.by_phase[Phase.QUEUE] > 0
+        assert ledger.wall_ns == sum(ledger.by_phase.values())
+
+
+async def test_secret_files_need_private_files_and_stages_their_network() -> None:
+    async with pool_of() as (_, stager):
+        with pytest.raises(InvalidRequest):
+            Binding(secret_files={"/tmp/token": b"hush"})
+        online = Recipe(stages=(Stage("image", run=("true",), network=Network.HOST),))
+        with pytest.raises(Unsupported):
+            await stager.wanted(online, SandboxSpec())
