@@ -1,0 +1,112 @@
+"""How many sandboxes to keep ready: for demand that is announced, and for demand that just comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from scipy.special import bdtrc, pdtr
+
+from dutyfree.errors import InvalidRequest
+
+CONFIDENCE: Final = 0.99
+MOST_WANTED: Final = 10**7
+MOST_REDUNDANCY: Final = 100
+"""Whoever needs a hundred times as many sandboxes needs another substrate."""
+DEFAULT_MISS_COST: Final = 99.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A step of a trainer that says beforehand what it will need."""
+
+    prompts: int
+    group: int
+    failure_rate: float
+    wanted: int
+    """prompts x group."""
+    size: int | None
+    """The smallest N' with P(Binomial(N', 1 - failure_rate) >= wanted) >= 0.99; None: so many are not worth it."""
+    redundancy: float | None
+    """`size` is wanted x (1 + redundancy)."""
+    worst_failure_rate: float
+    """As high as the trials allow: the upper end of the rate's 95 % interval."""
+    worst_size: int | None
+    """The size for that rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unannounced:
+    """Requests that arrive one by one, independently of each other, at a steady rate."""
+
+    rate_per_s: float
+    lead_s: float
+    """Mean time until a sandbox that was taken is replaced. The mean is all that matters: however lead times vary, the
+    number of sandboxes that are being made is a Poisson variable with the mean rate x lead (Palm's theorem)."""
+    expected: float
+    """rate x lead: how many are asked for while one is made."""
+    level: float
+    """miss cost / (miss cost + 1), the newsvendor's critical ratio: how often there must be enough."""
+    quantile: int
+    """The smallest s with P(Poisson(expected) <= s) >= level."""
+    floor: int
+    """By Little's law so many are being made at any time: fewer than that cannot keep up."""
+    size: int
+    """Sandboxes to keep ready: the larger of the two."""
+    in_use: float
+    """rate x life, by the same law: leased at any time, beside those that are ready."""
+
+
+def announced(prompts: int, group: int, failure_rate: float, worst_failure_rate: float) -> Announced:
+    """The size for `prompts` x `group` rollouts. Raises InvalidRequest for numbers that cannot be."""
+    wanted = prompts * group
+    if min(prompts, group) < 1 or wanted > MOST_WANTED:
+        raise InvalidRequest(f"{prompts} prompts x {group} are not between 1 and {MOST_WANTED} rollouts")
+    size = with_redundancy(wanted, failure_rate)
+    redundancy = None if size is None else size / wanted - 1
+    worst_size = with_redundancy(wanted, worst_failure_rate)
+    return Announced(prompts, group, failure_rate, wanted, size, redundancy, worst_failure_rate, worst_size)
+
+
+def unannounced(rate_per_s: float, lead_s: float, life_s: float, miss_cost: float = DEFAULT_MISS_COST) -> Unannounced:
+    """The size for requests at this rate. `miss_cost`: that of a request that waits, in idle sandboxes.
+
+    Raises InvalidRequest for numbers that cannot be.
+    """
+    if not 0 < rate_per_s <= 1e6:
+        raise InvalidRequest(f"the rate is {rate_per_s:g} per second; it must lie above 0, and up to a million")
+    if not 0 < miss_cost <= 1e9:
+        raise InvalidRequest(f"the cost of a miss is {miss_cost:g}; it must lie above 0, and up to 1e9")
+    expected, level = rate_per_s * lead_s, miss_cost / (miss_cost + 1)
+    quantile = _least(0, lambda size: float(pdtr(size, expected)) >= level) if expected else 0
+    floor = ceil(expected)
+    size, in_use = max(quantile, floor), rate_per_s * life_s
+    return Unannounced(rate_per_s, lead_s, expected, level, quantile, floor, size, in_use)
+
+
+def with_redundancy(wanted: int, failure_rate: float, confidence: float = CONFIDENCE) -> int | None:
+    """The smallest number of which at least `wanted` do not fail, with this confidence; None if that is too many."""
+    most = MOST_REDUNDANCY * wanted
+
+    def suffices(size: int) -> bool:
+        return float(bdtrc(wanted - 1, size, 1 - failure_rate)) >= confidence
+
+    if failure_rate <= 0:
+        return wanted
+    return _least(wanted, suffices) if failure_rate < 1 and suffices(most) else None
+
+
+def _least(start: int, suffices: Callable[[int], bool]) -> int:
+    """The smallest number from `start` on that suffices; every larger one must, too."""
+    if suffices(start):
+        return start
+    step = 1
+    while not suffices(start + step):
+        step *= 2
+    low, high = start + step // 2, start + step  # the one does not suffice, the other does
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high

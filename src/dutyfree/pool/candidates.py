@@ -1,0 +1,80 @@
+"""Candidates as a file: what `dutyfree advise --json` printed, read again by whoever has to choose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+from dutyfree.model import Isolation
+from dutyfree.pool.isolation import Candidate
+from dutyfree.tables import Table, environment, table, tables, text
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+_WALLS: Final = {each.label: each for each in Isolation}
+
+
+def read_candidates(path: Path | str) -> tuple[Candidate, ...]:
+    """The candidates of a study's advice. Raises InvalidRequest, naming the place, for a file that is anything else."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"{path} is longer than {MAX_BYTES} bytes")
+    try:
+        advice = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is damaged: {error}") from error
+    if not isinstance(advice, dict) or advice.get("kind") != "advice":
+        raise InvalidRequest(f"{path} holds no advice", hint=f"dutyfree advise RESULTS --json > {path}")
+    found = Table(advice, str(path)).required("evidence", tables)
+    return tuple(
+        _candidate(Table(Table(each, f"{path}, evidence {index}").required("candidate", table), f"{path}, {index}"))
+        for index, each in enumerate(found)
+    )
+
+
+def _candidate(candidate: Table) -> Candidate:
+    candidate.allow(*Candidate.__slots__)
+    return candidate.checked(
+        None,
+        lambda: Candidate(
+            name=candidate.required("name", text),
+            substrate=candidate.required("substrate", text),
+            isolation=candidate.required("isolation", _wall),
+            acquire_s=candidate.required("acquire_s", _number),
+            action_overhead_s=candidate.required("action_overhead_s", _number),
+            slowdown=candidate.required("slowdown", _number),
+            memory_bytes=candidate.required("memory_bytes", _natural),
+            failure_rate=candidate.required("failure_rate", _number),
+            emulated=candidate.required("emulated", _flag),
+            options=candidate.required("options", environment),
+        ),
+    )
+
+
+def _wall(value: Any) -> Isolation:
+    if (label := text(value)) not in _WALLS:
+        raise InvalidRequest(f"there is no isolation {label!r:.80}", hint=f"there are: {', '.join(_WALLS)}")
+    return _WALLS[label]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"a number is wanted, not {value!r:.80}")
+    return float(value) if abs(value) < 1e300 else float("inf")
+
+
+def _natural(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"a whole number is wanted, not {value!r:.80}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"true or false is wanted, not {value!r:.80}")
+    return value
