@@ -43,7 +43,7 @@ class Arm:
 async def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory:
         workload = materials.prepare(catalogue.find("T2"), Path(directory))
-        recipe = Recipe(stages=at_home(workload.stages))
+        recipe = Recipe(options.base, at_home(workload.stages))
         opening = drawing.draw(workload, 1, 0)[0]
         async with AsyncExitStack() as held:
             arms = await arms_of(options.substrate, recipe, held)
@@ -55,7 +55,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 async def arms_of(substrate: str, recipe: Recipe, held: AsyncExitStack) -> list[Arm]:
-    base = Recipe()
+    base = Recipe(recipe.base)
 
     async def host(**pool: object) -> dutyfree.LocalHost:
         options = dutyfree.PoolOptions(sandboxes=4, **pool)  # type: ignore[arg-type]
@@ -113,6 +113,7 @@ def table(arms: list[Arm]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--substrate", default="cell")
+    parser.add_argument("--base", default="host", help="what stages are put over: engines need an image, image:NAME")
     parser.add_argument("--blocks", type=int, default=30)
     parser.add_argument("--seed", type=int, default=6)
     asyncio.run(main(parser.parse_args()))

@@ -60,7 +60,9 @@ def local(
 ) -> LocalHost:
     """A host for sandboxes on this machine, to be used in `with`.
 
-    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own. With
+    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
+    "auto" takes the cheapest that works here and whose wall is strong enough for `trust` ("trusted", "model",
+    "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
     a `pool`, sandboxes are kept warm and used again. `on_span` is told of every span of every sandbox as it ends.
     """
     return LocalHost(async_local(substrate, pool=pool, on_span=on_span, **options), Portal())
@@ -95,6 +97,11 @@ class LocalHost:
     def substrate(self) -> str:
         """The name of the substrate that makes this host's sandboxes."""
         return self._inner.substrate
+
+    @property
+    def why(self) -> str:
+        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
+        return self._inner.why
 
     @property
     def isolation(self) -> Isolation:

@@ -40,7 +40,7 @@ class PoolKeeper:
         build: Build,
         on_span: SpanListener | None,
     ) -> None:
-        layers = Layers(store, build) if store is not None and options.layers else None
+        layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
         self._ladders = KnownLadders(self._stager)
         self._costs_file = Path(options.costs) if options.costs is not None else None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
     from dutyfree.pool.binding import Secret
+    from dutyfree.pool.isolation import Decision
     from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
 
@@ -37,7 +38,9 @@ def local(
 ) -> LocalHost:
     """A host for sandboxes on this machine, to be used in `async with`.
 
-    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own. With
+    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
+    "auto" takes the cheapest that works here and whose wall is strong enough for `trust` ("trusted", "model",
+    "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
     a `pool`, sandboxes are kept warm and used again. `on_span` is told of every span of every sandbox as it ends.
     """
     return LocalHost(substrate, pool=pool, on_span=on_span, **options)
@@ -64,16 +67,34 @@ class LocalHost:
         self._options = options
         self._on_span = on_span
         self._substrate: GuardedSubstrate | None = None
+        self._decision: Decision | None = None
         self._pool_options = pool
         self._pool: HostPool | None = None
 
     async def __aenter__(self) -> Self:
+        if self._substrate is not None:
+            raise InvalidRequest("this host is open already")
+        guarded = await self._open_substrate()
+        self._substrate = guarded
+        if self._pool_options is not None:
+            try:
+                await self._open_pool(self._pool_options)
+            except BaseException:
+                self._substrate = None
+                await guarded.close()
+                raise
+        return self
+
+    async def _open_substrate(self) -> GuardedSubstrate:
         # Loading the registry costs an import of what the chosen substrate needs, and of nothing else.
         from dutyfree.substrates import registry
         from dutyfree.substrates.guarded import GuardedSubstrate
 
-        if self._substrate is not None:
-            raise InvalidRequest("this host is open already")
+        if self._wanted == "auto":
+            from dutyfree.client import choosing
+
+            guarded, self._decision = await choosing.opened(self._options)
+            return guarded
         inner = registry.load(self._wanted, **self._options) if isinstance(self._wanted, str) else self._wanted
         guarded = inner if isinstance(inner, GuardedSubstrate) else GuardedSubstrate(inner)
         try:
@@ -82,10 +103,7 @@ class LocalHost:
             # Also an open that was cancelled half-way must leave nothing.
             await guarded.close()
             raise
-        self._substrate = guarded
-        if self._pool_options is not None:
-            await self._open_pool(self._pool_options)
-        return self
+        return guarded
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,6 +137,11 @@ class LocalHost:
     def substrate(self) -> str:
         """The name of the substrate that makes this host's sandboxes."""
         return self._opened().name
+
+    @property
+    def why(self) -> str:
+        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
+        return self._decision.why if self._decision is not None else ""
 
     @property
     def isolation(self) -> Isolation:

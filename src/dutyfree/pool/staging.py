@@ -25,10 +25,12 @@ Build = Callable[[Recipe], Awaitable[Built]]
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Where the layers of stages are kept, and what builds those that are missing."""
+    """Where layers are kept, and what builds those that are missing."""
 
     store: Store
     build: Build
+    of_stages: bool = True
+    """Whether stages become layers, too; otherwise bases alone do."""
 
 
 class Stager:
@@ -54,7 +56,7 @@ class Stager:
     def abilities(self) -> Abilities:
         """What plans can count on."""
         can_reset = Capability.RESET in self._substrate.capabilities
-        return Abilities(reset=can_reset, images=self._layers is not None)
+        return Abilities(reset=can_reset, images=self._layers is not None and self._layers.of_stages)
 
     async def wanted(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
         """How sandboxes get to `what`; with layers, a recipe is built now if it was not before.
@@ -63,19 +65,22 @@ class Stager:
         """
         if isinstance(what, Image):
             return await ladders.plain(replace(spec, image=what))
-        if self._layers is None:
+        layers = self._layers
+        if layers is None or not layers.of_stages:
             _check_network(what, spec)
+        if layers is None:
             return await ladders.of_recipe(what, spec, None)
-        found = await ladders.of_recipe(what, spec, self._layers.store)
-        built = await self._layers.build(what)
-        between = [await in_thread(self._layers.store.recall, stage.digest) for stage in built.stages[1:-1]]
-        known = (await self._base(what), *between, built.image) if what.stages else (built.image,)
-        if any(image is None for image in known):
-            raise SubstrateFailed("a layer was removed from the store while it was about to be used")
-        images = tuple(image for image in known if image is not None)
+        found = await ladders.of_recipe(what, spec, layers.store)
+        images = [(await layers.build(replace(what, stages=()))).image]
+        if layers.of_stages and what.stages:
+            built = await layers.build(what)
+            between = [await in_thread(layers.store.recall, stage.digest) for stage in built.stages[1:-1]]
+            if None in between:
+                raise SubstrateFailed("a layer was removed from the store while it was about to be used")
+            images += [image for image in between if image is not None] + [built.image]
         for image in images:
-            await in_thread(self._held.enter_context, self._layers.store.hold(image.layers))
-        return replace(found, images=images)
+            await in_thread(self._held.enter_context, layers.store.hold(image.layers))
+        return replace(found, images=tuple(images))
 
     async def create(self, wanted: Wanted, state: State, on_span: SpanListener | None = None) -> Sandbox:
         """A new sandbox in `state`, on the way to what is wanted. Raises as `Substrate.create` and `promote`."""
@@ -110,10 +115,6 @@ class Stager:
     async def close(self) -> None:
         """Let go of the layers."""
         self._held.close()
-
-    async def _base(self, recipe: Recipe) -> Image | None:
-        assert self._layers is not None
-        return (await self._layers.build(replace(recipe, stages=()))).image
 
 
 def _check_network(recipe: Recipe, spec: SandboxSpec) -> None:

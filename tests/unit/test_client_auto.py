@@ -1,0 +1,72 @@
+"""`dutyfree.local("auto")`: what works here, has the wall, and costs the least."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dutyfree
+from dutyfree.client.choosing import PRIORS, Choice
+from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.model import Isolation
+from dutyfree.pool.trust import Trust
+
+
+async def test_a_trusted_rollout_gets_what_is_cheapest() -> None:
+    async with dutyfree.local("auto", trust="trusted", expected_work_s=1) as host:
+        assert host.substrate == "process"
+        assert "process" in host.why
+        async with host.lease() as box:
+            assert (await box.run("echo hi")).text == "hi\n"
+
+
+def advice(directory: Path, *candidates: tuple[str, str, str, float]) -> Path:
+    """A file with candidates: name, substrate, wall, and the time to get one."""
+    known = {"action_overhead_s": 0, "slowdown": 1, "memory_bytes": 0, "failure_rate": 0}
+    evidence = [
+        {"candidate": {"name": name, "substrate": substrate, "isolation": wall, "acquire_s": acquire_s, **known}
+         | {"emulated": False, "options": {}}}
+        for name, substrate, wall, acquire_s in candidates
+    ]  # fmt: skip
+    path = directory / "advice.json"
+    path.write_text(json.dumps({"kind": "advice", "evidence": evidence}))
+    return path
+
+
+async def test_what_does_not_work_here_is_passed_over(tmp_path: Path) -> None:
+    path = advice(tmp_path, ("gone", "nothing-of-this-name", "none", 0.1), ("here", "process", "none", 1.0))
+    async with dutyfree.local("auto", trust="trusted", advice=path) as host:
+        assert host.why.startswith("here")
+
+
+async def test_a_wall_that_nobody_has_is_said_to_be_missing(tmp_path: Path) -> None:
+    path = advice(tmp_path, ("weak", "process", "none", 0.1), ("gone", "nothing-of-this-name", "vm", 1.0))
+    with pytest.raises(Unsupported) as refused:
+        async with dutyfree.local("auto", trust="hostile", advice=path):
+            pass
+    assert any("nothing-of-this-name" in note for note in refused.value.__notes__)
+
+
+def test_priors_are_ordered_as_everybody_measures_them() -> None:
+    names = {trust: Choice.of(trust.value, accept_emulated=True).decide().chosen.name for trust in Trust}
+    assert names == {"trusted": "process", "model": "cell", "untrusted": "microvm", "hostile": "microvm"}
+    short = Choice.of("untrusted", expected_actions=1, expected_work_s=0.05).decide().chosen.name
+    assert short == "gvisor", "what starts first and runs slower is cheaper for very little work"
+    assert all(each.isolation is not Isolation.NONE for each in PRIORS if each.name != "process")
+
+
+@pytest.mark.parametrize(
+    "options", [{"trust": "nobody"}, {"colour": 1}, {"advice": "/nowhere"}, {"expected_actions": -1}]
+)
+async def test_bad_options_are_said_to_be(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        async with dutyfree.local("auto", **options):
+            pass
+
+
+async def test_advice_of_ones_own_decides(tmp_path: Path) -> None:
+    path = advice(tmp_path, ("slow", "process", "none", 2.0), ("fast", "process", "none", 1.0))
+    async with dutyfree.local("auto", trust="trusted", advice=path) as host:
+        assert host.why.startswith("fast")
