@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status import PoolStatus
+from dutyfree.pool.tenancy import Grant
 
 DEFAULT_LASTING_S = 3600.0
 
@@ -70,6 +71,10 @@ class PoolKeeper:
             await self._keep_costs()
             if self._board is not None:
                 await in_thread(self._board.close)
+
+    def tell_of_ends(self, listener: Callable[[Grant], None] | None) -> None:
+        """Have somebody told of each lease that ends, with its spans: `measure.live` keeps them."""
+        self._pool.on_end = listener
 
     @asynccontextmanager
     async def leased(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -79,6 +79,8 @@ class Pool:
         self._wanted: dict[State, Wanted] = {}
         self._clock = 0.0
         """Of eviction: see `View.clock`."""
+        self.on_end: Callable[[Grant], None] | None = None
+        """Told of each lease that has ended."""
         self._grants: dict[str, Grant] = {}
         self._pending: dict[tuple[str, str], asyncio.Task[Grant]] = {}
         self._wake = asyncio.Event()
@@ -295,6 +297,8 @@ class Pool:
         del self._grants[grant.lease.id]
         member = grant.member
         drained = await self._tenancies.end(grant, how)
+        if self.on_end is not None:
+            self.on_end(grant)
         self._roster.came_back(member)
         if not drained or not member.sandbox.alive:
             self.metrics.lost += not member.sandbox.alive
