@@ -143,9 +143,10 @@ async def test_ten_times_too_many_get_an_answer_in_time_and_a_fair_share() -> No
     assert sum(refused.values()) > 0
     assert max(answers_s) < 1.5, "an answer long after the deadline"
     assert all(hint_s is not None for hint_s in hints_s)
-    shares = sorted(served.values())
-    assert len(shares) == owners
-    assert shares[-1] <= 1.5 * shares[0], f"a greedy owner is no better off: {served}"
+    greedy = served.pop("owner 0")
+    assert len(served) == owners - 1
+    assert min(served.values()) > 0.4 * max(served.values()), f"nobody starves: {served}"
+    assert greedy <= 1.3 * sum(served.values()) / len(served), f"who asks more gets no more: {greedy}, {served}"
 
 
 async def rest(pool: Pool) -> None:

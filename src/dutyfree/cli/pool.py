@@ -33,10 +33,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([{"pid": each.pid, **each.status} for each in found], indent=2))
     elif options.prometheus:
-        from dutyfree.pool.status import PoolStatus
+        from dutyfree.pool.status import PoolStatus, prometheus
 
-        for each in found:
-            print(PoolStatus(**each.status).prometheus(), end="")
+        print(prometheus([({"process": str(each.pid)}, PoolStatus(**each.status)) for each in found]), end="")
     else:
         print("\n\n".join(described(each) for each in found) or "no pool is open on this machine")
     return ExitCode.DONE if found else ExitCode.FAILED

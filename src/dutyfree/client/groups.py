@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from dutyfree.client.box import Box
-from dutyfree.errors import DutyfreeError, InvalidRequest
+from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
 
 MAX_GROUP = 1024
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 Task = TypeVar("Task")
 Value = TypeVar("Value")
 Lease = Callable[[], AbstractAsyncContextManager[Box]]
@@ -41,7 +42,7 @@ class Group(Sequence[Box]):
 
 @asynccontextmanager
 async def group(
-    lease: Lease, count: int, *, prepare: Prepare | None, at_least: int | None, forks: bool
+    lease: Lease, count: int, *, prepare: Prepare | None, at_least: int | None, forks: bool, turn: asyncio.Lock
 ) -> AsyncIterator[Group]:
     """`count` boxes for the length of the block; see `LocalHost.group`."""
     least = count if at_least is None else at_least
@@ -53,7 +54,10 @@ async def group(
             await prepare(first)
             found = Group([first, *(await first.fork(count - 1) if count > 1 else ())], ())
         else:
-            found = await _leased(lease, count, prepare, held)
+            async with turn:
+                found = await _leased(lease, count, held)
+            if prepare is not None:
+                await asyncio.gather(*(prepare(box) for box in found))
         if len(found) < least:
             error = found.failures[0]
             error.add_note(f"{len(found)} of {count} sandboxes could be had, and {least} were wanted at least")
@@ -61,14 +65,9 @@ async def group(
         yield found
 
 
-async def _leased(lease: Lease, count: int, prepare: Prepare | None, held: AsyncExitStack) -> Group:
-    async def one() -> Box:
-        box = await held.enter_async_context(lease())
-        if prepare is not None:
-            await prepare(box)
-        return box
-
-    outcomes = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+async def _leased(lease: Lease, count: int, held: AsyncExitStack) -> Group:
+    leases = (held.enter_async_context(lease()) for _ in range(count))
+    outcomes = await asyncio.gather(*leases, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, DutyfreeError):
             raise outcome
@@ -115,8 +114,11 @@ async def roll_out(
             on_progress(done, len(todo))
         return outcome
 
-    async with asyncio.TaskGroup() as running:
-        started = [running.create_task(one(task)) for task in todo]
+    try:
+        async with asyncio.TaskGroup() as running:
+            started = [running.create_task(one(task)) for task in todo]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     return [each.result() for each in started]
 
 
@@ -136,3 +138,6 @@ async def _tried(
             # A new try has a new sandbox: nothing of the one before is left, and whatever it gave is not used.
             if tries > retries or not error.retryable:
                 return Rollout(task, None, error, tries)
+            failure = error
+        if isinstance(failure, CapacityError):
+            await asyncio.sleep(min(failure.retry_after_s or _PAUSE_S, _LONGEST_PAUSE_S))

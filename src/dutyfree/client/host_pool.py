@@ -12,7 +12,7 @@ from typing import Any
 
 from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import SubstrateFailed
+from dutyfree.errors import CapacityError, SubstrateFailed
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, Resources, SandboxSpec
@@ -28,6 +28,7 @@ from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.tenancy import Grant
 
 DEFAULT_LASTING_S = 3600.0
+MAX_NAMES = 4096
 
 
 class PoolKeeper:
@@ -41,6 +42,7 @@ class PoolKeeper:
         build: Build,
         on_span: SpanListener | None,
     ) -> None:
+        self._options = options
         layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
         self._ladders = KnownLadders(self._stager)
@@ -49,6 +51,9 @@ class PoolKeeper:
         if damage:
             warnings.warn(f"what was measured before is lost: {damage}", stacklevel=2)
         self._pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
+        self._calls = 0
+        self._announced: dict[str, list[str]] = {}
+        """What was announced last under each name."""
         self._board: Board | None = None
         self._shows: asyncio.Task[None] | None = None
 
@@ -78,11 +83,27 @@ class PoolKeeper:
 
     @asynccontextmanager
     async def leased(
-        self, what: Recipe | Image, spec: SandboxSpec, bound: Mapping[str, Any], **asked: Any
+        self,
+        what: Recipe | Image,
+        spec: SandboxSpec,
+        bound: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        **asked: Any,
     ) -> AsyncIterator[Box]:
         """A box for the length of the block; see `LocalHost.lease`."""
         binding = Binding(**{name: value for name, value in bound.items() if value is not None})
-        grant = await self._pool.acquire(await self._ladders.find(what, spec), binding=binding, **asked)
+        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
+        start_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                wanted = await self._ladders.find(what, spec)
+        except TimeoutError:
+            raise CapacityError(
+                f"it was not built within {timeout_s:g} s", hint="it goes on; come back later"
+            ) from None
+        left_s = max(0.001, timeout_s - (time.monotonic() - start_s))
+        grant = await self._pool.acquire(wanted, binding=binding, timeout_s=left_s, **asked)
         try:
             yield Box(grant.sandbox)
         finally:
@@ -124,12 +145,17 @@ class HostPool(PoolKeeper):
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
         wanted = [await self._ladders.find(what, spec) for what, _ in demand]
         at_s = time.monotonic() + in_s
-        self._pool.announce(
-            [
-                (Announcement(f"{name}/{number}", each.ladder.top, count, at_s, at_s + lasting_s), each)
-                for number, (each, (_, count)) in enumerate(zip(wanted, demand, strict=True))
-            ]
-        )
+        self._calls += 1
+        told = [
+            (Announcement(f"{name}/{self._calls}/{number}", each.ladder.top, count, at_s, at_s + lasting_s), each)
+            for number, (each, (_, count)) in enumerate(zip(wanted, demand, strict=True))
+        ]
+        for former in self._announced.pop(name, ()):
+            self._pool.demand.withdraw(former)
+        self._pool.announce(told)
+        self._announced[name] = [each.id for each, _ in told]
+        if len(self._announced) > MAX_NAMES:
+            del self._announced[next(iter(self._announced))]  # those that are so old have lapsed, or were met
 
     def status(self) -> PoolStatus:
         """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -70,6 +71,8 @@ class LocalHost:
         self._decision: Decision | None = None
         self._pool_options = pool
         self._pool: HostPool | None = None
+        self._turn = asyncio.Lock()
+        """Groups get their sandboxes one after the other: two that each have a part would wait for each other."""
 
     async def __aenter__(self) -> Self:
         if self._substrate is not None:
@@ -251,7 +254,7 @@ class LocalHost:
             env={} if self._pool else env or {},
         )
         bound = {"secrets": secrets, "files": files, "secret_files": secret_files}
-        asked = {"owner": owner, "key": key, "timeout_s": timeout_s, "ttl_s": ttl_s}
+        asked: dict[str, Any] = {"owner": owner, "key": key, "timeout_s": timeout_s, "ttl_s": ttl_s}
         if self._pool is not None:
             what = image if isinstance(image, Recipe) else await self._image(image)
             async with self._pool.leased(what, spec, {"env": env, **bound}, **asked) as box:
@@ -283,8 +286,13 @@ class LocalHost:
         """
         from dutyfree.client import groups
 
+        _check_shared(lease)
+        if self._pool is not None and n > (limit := self._pool.status().limit):
+            raise InvalidRequest(f"a group of {n} in a pool of {limit} would wait for ever", hint="enlarge the pool")
         forks = Capability.FORK in self._opened().capabilities
-        return groups.group(lambda: self.lease(image, **lease), n, prepare=prepare, at_least=at_least, forks=forks)
+        return groups.group(
+            lambda: self.lease(image, **lease), n, prepare=prepare, at_least=at_least, forks=forks, turn=self._turn
+        )
 
     async def map(
         self,
@@ -305,6 +313,8 @@ class LocalHost:
         """
         from dutyfree.client import groups
 
+        _check_shared(lease)
+
         def leased(task: Task) -> AbstractAsyncContextManager[Box]:
             return self.lease(image(task) if callable(image) else image, **lease)
 
@@ -323,6 +333,12 @@ class LocalHost:
         if self._substrate is None:
             raise InvalidRequest("the host is not open", hint="use it inside `async with dutyfree.local() as host:`")
         return self._substrate
+
+
+def _check_shared(lease: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a key: it stands for one lease, not for one of several."""
+    if lease.get("key") is not None:
+        raise InvalidRequest("a key stands for one lease", hint="use it with `lease`")
 
 
 def _choice(kind: type[Choice], value: str, name: str) -> Choice:

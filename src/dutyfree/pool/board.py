@@ -67,8 +67,29 @@ def notices() -> list[Notice]:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
-            status = json.loads(file.read(MAX_BYTES))
+            status = json.loads(file.read(MAX_BYTES), parse_constant=_refuse)
     except (OSError, ValueError, RecursionError):
         return None
-    wanted = PoolStatus.__annotations__.keys()
-    return status if isinstance(status, dict) and status.keys() == wanted else None
+    if not isinstance(status, dict) or status.keys() != PoolStatus.__annotations__.keys():
+        return None
+    sound = all(_is_a(status[name], kind) for name, kind in PoolStatus.__annotations__.items())
+    return status if sound and _is_a(status["outcomes"].get("kinds"), "Mapping[str, int]") else None
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    """Whether a value of JSON is of the kind that the status' own annotation names."""
+    match kind:
+        case "str":
+            return isinstance(value, str)
+        case "int" | "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "float | None":
+            return value is None or _is_a(value, "float")
+        case "Mapping[str, int]" | "Mapping[str, float]":
+            return isinstance(value, dict) and all(_is_a(each, "float") for each in value.values())
+        case _:
+            return isinstance(value, dict)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")

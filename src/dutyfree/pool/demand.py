@@ -28,7 +28,7 @@ class Announcement:
     until_s: float
 
     def __post_init__(self) -> None:
-        if self.count < 1:
+        if not isinstance(self.count, int) or self.count < 1:  # type: ignore[redundant-expr]  # not all check types
             raise InvalidRequest(f"an announcement of {self.count} sandboxes", hint="withdraw it instead")
         if not (math.isfinite(self.at_s) and math.isfinite(self.until_s) and self.at_s <= self.until_s):
             raise InvalidRequest(f"an announcement from {self.at_s} until {self.until_s}: it must end after it begins")

@@ -82,8 +82,7 @@ class LeaseTable:
         Raises InvalidRequest for a name or a time that makes no sense. RuntimeError, with nothing changed, if the
         sandbox is leased already, or if the key has a lease, also one that has ended: `by_key` comes first.
         """
-        _check_names(owner, key)
-        _check_ttl(ttl_s)
+        check_request(owner, key, ttl_s)
         self._tell_time(now_s)
         if sandbox in self._by_sandbox:
             raise RuntimeError(f"sandbox {sandbox} is leased already: {self._by_sandbox[sandbox]}")
@@ -217,6 +216,12 @@ def _lost(ended: _Ended) -> LeaseLost:
 def _check_token(lease: Lease, token: int) -> None:
     if token != lease.token:
         raise LeaseLost(f"{token} is not the fencing token of lease {lease.id}")
+
+
+def check_request(owner: str, key: str | None, ttl_s: float) -> None:
+    """Raise InvalidRequest for what no lease can be granted with."""
+    _check_names(owner, key)
+    _check_ttl(ttl_s)
 
 
 def _check_ttl(ttl_s: float) -> None:

@@ -9,6 +9,7 @@ from dutyfree.errors import DutyfreeError
 from dutyfree.pool.costs import Costs
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.outcomes import Outcome, OutcomeKind, Outcomes
+from dutyfree.pool.routing import COLD_RUNG
 from dutyfree.pool.tenancy import Grant
 from dutyfree.pool.view import Kind
 
@@ -45,8 +46,9 @@ class Metrics:
         self.outcomes.count(Outcome(OutcomeKind.OBSERVATION))
         self._readiness_ms.append(grant.readiness_ms)
         self.readiness_total_ms += grant.readiness_ms
-        cold_s = costs.rebuild_s(wanted.ladder.top, images=images)
-        self.saved_s += max(0.0, cold_s - grant.readiness_ms / 1000)
+        if grant.rung != COLD_RUNG:
+            cold_s = costs.rebuild_s(wanted.ladder.top, images=images)
+            self.saved_s += max(0.0, cold_s - grant.readiness_ms / 1000)
 
     def failed(self, kind: Kind, error: DutyfreeError) -> None:
         """A work has failed."""

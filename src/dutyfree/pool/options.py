@@ -6,10 +6,13 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.view import Limits
+
+MAX_SANDBOXES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +21,6 @@ class PoolOptions:
 
     sandboxes: int = 64
     """Leased, idle, and being made: never more than this."""
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    """What all of them together may take, as far as it was measured."""
     at_once: int | None = None
     """Creations, promotions and resets under way; by default two for each processor."""
     policy: Policy | str = Policy.LOCALITY
@@ -39,8 +39,10 @@ class PoolOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", _policy(self.policy))
-        if self.sandboxes < 1 or (self.at_once is not None and self.at_once < 1):
-            raise InvalidRequest(f"a pool of {self.sandboxes} sandboxes, {self.at_once} made at once: use at least 1")
+        for name in ("sandboxes", "at_once", "waiting", "waiting_per_owner"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and 1 <= value <= MAX_SANDBOXES):
+                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_SANDBOXES}")
         for name in ("timeout_s", "ttl_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -50,7 +52,7 @@ class PoolOptions:
     def limits(self) -> Limits:
         """What plans must keep to."""
         at_once = self.at_once if self.at_once is not None else 2 * (os.cpu_count() or 1)
-        return Limits(self.sandboxes, self.memory_bytes, self.disk_bytes, at_once)
+        return Limits(self.sandboxes, at_once=at_once)
 
 
 def _policy(value: Policy | str) -> Policy:

@@ -106,10 +106,10 @@ class Stager:
                 stages = wanted.stages
                 await make_ready(sandbox, stages[have.depth - 1 : to.depth - 1], after=stages[: have.depth - 1])
 
-    def bound(self, wanted: Wanted, state: State, binding: Binding) -> Binding:
+    def bound(self, wanted: Wanted, made_in: State, state: State, binding: Binding) -> Binding:
         """The binding of a lease, with the environment of the stages that its sandbox has from no image."""
-        depth, _ = wanted.image_of(state)
-        env = {name: value for stage in wanted.stages[depth - 1 : state.depth - 1] for name, value in stage.env.items()}
+        stages = wanted.stages[made_in.depth - 1 : state.depth - 1]
+        env = {name: value for stage in stages for name, value in stage.env.items()}
         return replace(binding, env={**env, **binding.env}) if env else binding
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from dutyfree.pool.metrics import Metrics
 from dutyfree.pool.roster import Roster
 
 _PREFIX: Final = "dutyfree_pool"
+Family = tuple[str, str, str, list[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,10 @@ class PoolStatus:
 
     def prometheus(self) -> str:
         """The same as Prometheus reads it."""
-        return "\n".join(self._lines()) + "\n"
+        return prometheus([({}, self)])
 
-    def _lines(self) -> Iterator[str]:
-        common = {"substrate": self.substrate, "policy": self.policy}
-        for name, kind, help_text, values in self._families():
-            yield f"# HELP {_PREFIX}_{name} {help_text}"
-            yield f"# TYPE {_PREFIX}_{name} {kind}"
-            for labels, value in values:
-                shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**common, **labels}.items())
-                yield f"{_PREFIX}_{name}{{{shown}}} {value:.10g}"
-
-    def _families(self) -> Iterator[tuple[str, str, str, list[tuple[dict[str, str], float]]]]:
+    def families(self) -> Iterator[Family]:
+        """What Prometheus is told: name, kind and meaning of each metric, and its values with their labels."""
         gauges = (("idle", self.idle), ("returned", self.returned), ("leased", self.leased))
         yield "sandboxes", "gauge", "Sandboxes by what they do.", [({"state": key}, value) for key, value in gauges]
         yield "limit", "gauge", "Sandboxes that there may be.", [({}, self.limit)]
@@ -84,6 +77,20 @@ class PoolStatus:
         yield "destroyed_total", "counter", "Sandboxes that plans have ended.", _labelled("reason", self.destroyed)
         yield "lost_total", "counter", "Sandboxes that died by themselves.", [({}, self.lost)]
         yield "expired_total", "counter", "Leases that nobody renewed.", [({}, self.expired)]
+
+
+def prometheus(pools: Sequence[tuple[Mapping[str, str], PoolStatus]]) -> str:
+    """Several pools as Prometheus reads them, each with labels of its own."""
+    lines: dict[str, list[str]] = {}
+    for own, status in pools:
+        common = {**own, "substrate": status.substrate, "policy": status.policy}
+        for name, kind, meaning, values in status.families():
+            full = f"{_PREFIX}_{name}"
+            family = lines.setdefault(full, [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"])
+            for labels, value in values:
+                shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**common, **labels}.items())
+                family.append(f"{full}{{{shown}}} {value:.10g}")
+    return "".join(f"{line}\n" for family in lines.values() for line in family)
 
 
 def summarise(

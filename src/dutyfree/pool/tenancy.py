@@ -71,7 +71,7 @@ class Tenancies:
             member.sandbox,
             fence,
             lease,
-            self._stager.bound(wanted, state, binding),
+            self._stager.bound(wanted, member.made_in, state, binding),
             self._capabilities,
             restore if member.made_in != state else None,
             snapshots_hold_memory=self._stager.snapshots_hold_memory,
@@ -80,7 +80,10 @@ class Tenancies:
 
     async def bind(self, grant: Grant, binding: Binding) -> None:
         """Put what is bound in place; from now on the tenant's time is told. Raises as `binding.bind`."""
-        await bind(grant.member.sandbox, binding, self._capabilities)
+        async with (
+            grant.fence
+        ):  # a lease that ends meanwhile ends this, too: nothing may be written into the next one's
+            await bind(grant.member.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
         grant.member.ear.listener = self._listener(grant)
         grant.member.ear(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dutyfree.pool.admission import FairQueue, Pace
+from dutyfree.pool.binding import Binding
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.roster import Member
 from dutyfree.pool.state import State
 
 
-class Request:
-    """Somebody waits: `sandbox` will be a member that is theirs, or an error."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody wants of a pool."""
 
-    def __init__(self, wanted: Wanted, owner: str, since_s: float, deadline_s: float) -> None:
-        self.wanted = wanted
-        self.owner = owner
+    wanted: Wanted
+    owner: str
+    key: str | None
+    ttl_s: float
+    timeout_s: float
+    binding: Binding
+
+
+class Request:
+    """Somebody waits: `member` will be theirs, or an error."""
+
+    def __init__(self, asked: Asked, since_s: float) -> None:
+        self.asked = asked
+        self.owner = asked.owner
         self.since_s = since_s
-        self.deadline_s = deadline_s
+        self.deadline_s = since_s + asked.timeout_s
         self.member: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
         self.failures = 0
         """Of works that were to serve it."""
@@ -26,7 +40,7 @@ class Request:
     @property
     def state(self) -> State:
         """What is wanted."""
-        return self.wanted.ladder.top
+        return self.asked.wanted.ladder.top
 
 
 class Waiting:

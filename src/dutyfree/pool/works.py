@@ -90,7 +90,9 @@ class Works:
     ) -> None:
         size = member.size if member is not None else self._costs.size(state)
         number = self._roster.begin(kind, state, self._now(), size)
-        _kept(self._carry_out(kind, number, work, wanted, member), self._tasks)
+        _kept(
+            self._carry_out(kind, number, work, wanted, member), self._spawned if kind is Kind.DESTROY else self._tasks
+        )
 
     async def _carry_out(
         self,
@@ -112,7 +114,7 @@ class Works:
         finally:
             if ready is None and member is not None and kind is not Kind.DESTROY:
                 with suppress(SubstrateFailed):
-                    await _ended(member)
+                    await ended(member)
             self._roster.end(number)
         if failure is not None:
             self._told.failed(kind, wanted, failure)
@@ -125,7 +127,7 @@ class Works:
         start_s = self._now()
         try:
             sandbox = await self._stager.create(wanted, made_in, ear)
-        except DutyfreeError:
+        except Exception:
             self._pause(state)
             raise
         self._costs.observe(Operation.create(made_in), self._now() - start_s)
@@ -133,10 +135,10 @@ class Works:
         try:
             await self._climb(member, state)
         except BaseException as error:
-            if isinstance(error, DutyfreeError):
+            if isinstance(error, Exception):
                 self._pause(state)
             with suppress(SubstrateFailed):
-                await _ended(member)
+                await ended(member)
             raise
         self._pauses.pop(state, None)
         return member
@@ -163,7 +165,7 @@ class Works:
 
     async def _destroy(self, member: Member) -> None:
         start_s = self._now()
-        await _ended(member)
+        await ended(member)
         self._costs.observe(Operation.destroy(), self._now() - start_s)
 
     def _pause(self, state: State) -> None:
@@ -178,7 +180,7 @@ def _kept(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> as
     return task
 
 
-async def _ended(member: Member) -> None:
+async def ended(member: Member) -> None:
     """End a member. Raises SubstrateFailed for one that does not end after several tries: it still holds something."""
     for tries in range(1, _DESTRUCTIONS + 1):
         try:
