@@ -194,6 +194,13 @@ class HostPool:
         self._inner = inner
         self._portal = portal
 
+    def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
+        """Find the way to each of these, and build the layers: what its first lease would otherwise wait for.
+
+        Raises as `LocalHost.build` does.
+        """
+        self._portal.call(lambda: self._inner.prepare(wanted, resources=resources))
+
     def announce(
         self,
         demand: Sequence[tuple[Recipe | Image, int]],

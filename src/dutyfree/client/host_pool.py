@@ -128,6 +128,15 @@ class PoolKeeper:
 class HostPool(PoolKeeper):
     """The pool of a host, as its users see it."""
 
+    async def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
+        """Find the way to each of these, and build the layers: what its first lease would otherwise wait for.
+
+        Raises as `LocalHost.build` does.
+        """
+        spec = SandboxSpec(resources=resources if resources is not None else Resources())
+        for what in wanted:
+            await self._ladders.find(what, spec)
+
     async def announce(
         self,
         demand: Sequence[tuple[Recipe | Image, int]],

@@ -1,0 +1,129 @@
+"""Time that passes only when nothing is left to do at this moment, and cores that works share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from dutyfree.errors import InvalidRequest
+
+Call = Callable[..., None]
+
+
+class Clock:
+    """Discrete events: calls in the order of their times; of one time, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.events = 0
+        self._number = 0
+        self._calls: list[tuple[float, int, Call, tuple[Any, ...]]] = []
+
+    def after(self, delay_s: float, call: Call, *arguments: Any) -> None:
+        """Call it `delay_s` from now."""
+        self._number += 1
+        heappush(self._calls, (self.now_s + delay_s, self._number, call, arguments))
+
+    def stop(self) -> None:
+        """Forget every call."""
+        self._calls.clear()
+
+    def run(self) -> None:
+        """Until no call is left."""
+        calls = self._calls
+        while calls:
+            self.now_s, _, call, arguments = heappop(calls)
+            self.events += 1
+            call(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """How much slower everything becomes when more is under way than there are cores.
+
+    With `n` things under way each goes at `(cores / n) ** exponent` of its speed alone, from the first that is one too
+    many. 1 is processor sharing: all wait for processors. 0 is none: latencies as they were measured hold under load,
+    too, which is right if they were measured under the same load. A run on real machines tells what is between.
+    """
+
+    cores: float = 1.0
+    exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.cores > 0 and 0 <= self.exponent <= 4):
+            raise InvalidRequest(f"contention of exponent {self.exponent:g} on {self.cores:g} cores is refused")
+
+    def speed(self, under_way: float) -> float:
+        """Of each, where 1 is the speed of something alone."""
+        return 1.0 if under_way <= self.cores else (self.cores / under_way) ** self.exponent
+
+
+NO_CONTENTION: Final = Contention()
+
+
+class Processor:
+    """Carries works out on shared cores. Exact for every speed that depends on the number of works alone.
+
+    All works go at the same speed, so that the one with the least left always ends first: there is one clock of work
+    done (`_done_s`), a heap of its times at which works end, and one event for the first of them.
+    """
+
+    def __init__(self, clock: Clock, contention: Contention) -> None:
+        self._clock = clock
+        self._contention = contention
+        self._shares = contention.exponent > 0
+        self._works: list[tuple[float, int, Call, tuple[Any, ...]]] = []
+        self._beside = 0.0
+        self._done_s = 0.0
+        self._since_s = 0.0
+        self._speed = 1.0
+        self._number = 0
+        self._awaited = 0
+        """The last event that was asked for; those before it are void."""
+
+    @property
+    def speed(self) -> float:
+        """That of each work at this moment."""
+        return self._speed
+
+    def start(self, work_s: float, call: Call, *arguments: Any) -> None:
+        """Call it when so much work is done; alone that is after `work_s`."""
+        if not self._shares:
+            self._clock.after(work_s, call, *arguments)
+            return
+        self._advance()
+        self._number += 1
+        heappush(self._works, (self._done_s + work_s, self._number, call, arguments))
+        self._await(is_first=self._works[0][1] == self._number)
+
+    def beside(self, load: float) -> None:
+        """That much more (or less) is under way that is not work of the pool: tenants that compute."""
+        if self._shares:
+            self._advance()
+            self._beside += load
+            self._await(is_first=False)
+
+    def _advance(self) -> None:
+        now_s = self._clock.now_s
+        self._done_s += (now_s - self._since_s) * self._speed
+        self._since_s = now_s
+
+    def _await(self, *, is_first: bool) -> None:
+        speed = self._contention.speed(len(self._works) + self._beside)
+        if speed == self._speed and not is_first:
+            return
+        self._speed = speed
+        if self._works:
+            self._awaited += 1
+            left_s = max(0.0, self._works[0][0] - self._done_s)
+            self._clock.after(left_s / speed, self._end_first, self._awaited)
+
+    def _end_first(self, awaited: int) -> None:
+        if awaited != self._awaited:
+            return
+        self._advance()
+        _, _, call, arguments = heappop(self._works)
+        self._await(is_first=True)
+        call(*arguments)

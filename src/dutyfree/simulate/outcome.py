@@ -1,0 +1,147 @@
+"""What came of a simulation: counted while it runs, and told as one value when it is over."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+HIT: Final = "hit"
+"""The rung of those who found just what they wanted, as a pool's metrics call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of many durations."""
+
+    count: int
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    most_s: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary:
+        """Of none, zeros."""
+        if not values:
+            return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        ordered = sorted(values)
+        p50, p95, p99 = (quantile(ordered, p) for p in (0.5, 0.95, 0.99))
+        return cls(len(ordered), math.fsum(ordered) / len(ordered), p50, p95, p99, ordered[-1])
+
+    def to_json(self) -> dict[str, float]:
+        """Its fields."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def quantile(ordered: Sequence[float], p: float) -> float:
+    """The median-unbiased quantile of values that are in order, at least one."""
+    rank = (len(ordered) + 1 / 3) * p + 1 / 3
+    low = min(max(math.floor(rank), 1), len(ordered))
+    high = min(low + 1, len(ordered))
+    weight = min(max(rank - low, 0.0), 1.0)
+    return ordered[low - 1] + weight * (ordered[high - 1] - ordered[low - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one policy did under a load."""
+
+    policy: str
+    nodes: int
+    trajectories: int
+    completed: int
+    failures: Mapping[str, int]
+    """Trajectories that ended without a result, by cause."""
+    readiness: Summary
+    """From a request to a sandbox in the wanted state."""
+    queue: Summary
+    """The part of it before anything was done for the request alone."""
+    hits: Mapping[str, int]
+    """Requests by what the router found for them: `hit`, a lower rung, or `cold` if nothing."""
+    operations: Mapping[str, int]
+    """What pools did: `create`, `promote`, `demote`, `reset`, and destructions by their reasons."""
+    lost: Mapping[str, int]
+    """Operations of pools that failed, by kind."""
+    idle_s: float
+    """Sandbox-seconds that nobody used: the waste."""
+    leased_s: float
+    """Sandbox-seconds of leases."""
+    worker_hours: float
+    """From requests to the ends of trajectories, all together."""
+    makespan_s: float
+    """From the start to the end of the last trajectory."""
+    most_sandboxes: int
+    """On one node at one moment."""
+    most_busy: int
+    """Creations, promotions and resets that one node had under way at one moment."""
+    events: int
+    plans: int
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of those that found a sandbox in the very state that they wanted."""
+        return self.hits.get(HIT, 0) / max(1, sum(self.hits.values()))
+
+    @property
+    def waste(self) -> float:
+        """The share of idle sandbox-seconds in those of idle and leased sandboxes together."""
+        whole_s = self.idle_s + self.leased_s
+        return self.idle_s / whole_s if whole_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, with the rates."""
+        told: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            told[name] = value.to_json() if isinstance(value, Summary) else value
+            if isinstance(value, Mapping):
+                told[name] = dict(sorted(value.items()))
+        return told | {"hit_rate": self.hit_rate, "waste": self.waste}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts while a simulation runs, over all of its nodes."""
+
+    readiness_s: array[float] = field(default_factory=lambda: array("d"))
+    queue_s: array[float] = field(default_factory=lambda: array("d"))
+    hits: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    completed: int = 0
+    idle_s: float = 0.0
+    leased_s: float = 0.0
+    trajectories_s: float = 0.0
+    makespan_s: float = 0.0
+    most_sandboxes: int = 0
+    most_busy: int = 0
+    plans: int = 0
+
+    def outcome(self, policy: str, nodes: int, events: int) -> Outcome:
+        """All that was counted."""
+        return Outcome(
+            policy=policy,
+            nodes=nodes,
+            trajectories=self.completed + self.failures.total(),
+            completed=self.completed,
+            failures=dict(self.failures),
+            readiness=Summary.of(self.readiness_s),
+            queue=Summary.of(self.queue_s),
+            hits=dict(self.hits),
+            operations=dict(self.operations),
+            lost=dict(self.lost),
+            idle_s=self.idle_s,
+            leased_s=self.leased_s,
+            worker_hours=self.trajectories_s / 3600,
+            makespan_s=self.makespan_s,
+            most_sandboxes=self.most_sandboxes,
+            most_busy=self.most_busy,
+            events=events,
+            plans=self.plans,
+        )
