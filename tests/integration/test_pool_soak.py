@@ -68,7 +68,7 @@ async def tenant(pool: Pool, wanted: Wanted, number: int, book: Book, killed: bo
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("substrate", "leases"), [("fake", LEASES or 10_000), ("cell", LEASES or 1_000)])
+@pytest.mark.parametrize(("substrate", "leases"), [("fake", LEASES or 3_000), ("cell", LEASES or 500)])
 async def test_nothing_is_lost_and_everything_has_a_type(substrate: str, leases: int) -> None:
     faulty = FaultySubstrate(load(substrate), 0.01, seed=6)
     numbers, book = random.Random(6), Book()
