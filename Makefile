@@ -90,7 +90,7 @@ bench-all: native
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py
 	$(BIN)/python benchmarks/grpo.py
-	$(BIN)/python benchmarks/simulated.py
+	$(BIN)/python benchmarks/simulation.py
 	$(MAKE) --no-print-directory bench-engines
 
 bench-engines: native
