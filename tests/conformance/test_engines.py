@@ -31,6 +31,12 @@ PATH_CHECKS = ("run.", "streaming.", "timeouts.", "cancellation.", "files.", "se
 EXEC_CHECKS = ("run.", "timeouts.", "attribution.", "accounting.")
 """What an engine's own way to run a command decides of that; the rest is judged without one, on `bare`."""
 
+CROSSING_CHECKS = (
+    *("run.argv", "run.binary-output", "run.cwd", "run.env", "run.exit-codes", "run.not-found", "run.shell-line"),
+    *("run.signal", "run.stdin", "run.streams-separate", "run.unicode"),
+)
+"""What another way to the same path could get wrong: words, bytes, streams and codes that cross it."""
+
 LEAKS = (
     *("leaks.daemons", "leaks.under-way", "leaks.streams", "leaks.timeouts", "leaks.zombies", "leaks.sessions"),
     *("leaks.terminals", "leaks.files", "leaks.create-cancelled", "leaks.killed", "leaks.refusals", "leaks.close"),
@@ -69,8 +75,8 @@ SUBJECTS = [
     Subject("docker-gvisor"),
     Subject("docker", ActionPath.EXEC, EXEC_CHECKS),
     Subject("gvisor", ActionPath.EXEC, EXEC_CHECKS),
-    Subject("docker-gvisor", ActionPath.EXEC, ("run.", "timeouts.")),
-    Subject("vm", ActionPath.EXEC, ("run.",)),
+    Subject("docker-gvisor", ActionPath.EXEC, CROSSING_CHECKS),
+    Subject("vm", ActionPath.EXEC, CROSSING_CHECKS),
     Subject("bare", ActionPath.EXEC, PATH_CHECKS),
 ]
 """The slowest first: whoever runs them side by side begins with these."""

@@ -65,8 +65,8 @@ class Context:
         return EMULATION if self.substrate.emulated else 1.0
 
     def times(self, count: int) -> int:
-        """How often to try what is tried `count` times: less often where processors are emulated, but thrice."""
-        return max(3, math.ceil(count / self.patience))
+        """How often to try what is tried `count` times: less often where processors are emulated, but twice."""
+        return max(2, math.ceil(count / self.patience))
 
     @property
     def uppers(self) -> tuple[Upper, ...]:
