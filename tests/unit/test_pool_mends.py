@@ -79,19 +79,19 @@ async def test_a_state_that_fails_does_not_keep_others_from_their_turn() -> None
 
 
 async def test_a_key_waits_as_long_as_its_caller_and_leaves_nothing() -> None:
-    slow = FakeSubstrate(script=FakeScript({Phase.CREATE: Latency(0.5, 0.5)}))
+    slow = FakeSubstrate(script=FakeScript({Phase.CREATE: Latency(1.5, 1.5)}))
     async with pool_of(slow, sandboxes=2) as (pool, stager):
         wanted = await plain(stager)
         start_s = time.monotonic()
         with pytest.raises(CapacityError):
             await pool.acquire(wanted, key="k", timeout_s=0.1)
-        assert time.monotonic() - start_s < 0.4
+        assert time.monotonic() - start_s < 1.2
         task = asyncio.create_task(pool.acquire(wanted, key="k"))
         await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.wait({task})
         await until(lambda: not pool.status().leased and not pool.status().waiting)
-        grant = await pool.acquire(wanted, key="k", timeout_s=5)
+        grant = await pool.acquire(wanted, key="k", timeout_s=30)
         with pytest.raises(InvalidRequest):
             await pool.acquire(await stager.wanted(RECIPE, SandboxSpec()), key="k")
         await pool.release(grant)
