@@ -1,7 +1,8 @@
-"""Strict reading of TOML: an unknown key, a wrong type, a value that is refused: each error names its place."""
+"""Strict reading of TOML and JSON: an unknown key, a wrong type, a refused value: each error names its place."""
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -29,6 +30,24 @@ def read_document(path: Path, what: str) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{path}: not TOML: {error}") from error
+
+
+def read_json(path: Path, most_bytes: int, *, hint: str | None = None) -> dict[str, Any]:
+    """The JSON object in a file. Raises InvalidRequest, with the path, and with the `hint` for one that is damaged."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
+    if len(data) > most_bytes:
+        raise InvalidRequest(f"{path} is longer than {most_bytes} bytes", hint=hint)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is damaged: {error}", hint=hint) from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{path} is not a JSON object", hint=hint)
+    return value
 
 
 @dataclass(slots=True)

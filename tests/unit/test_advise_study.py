@@ -338,7 +338,10 @@ def test_candidates_that_cannot_be_are_refused_with_their_place(
 
 
 def test_other_files_are_no_candidates(tmp_path: Path) -> None:
-    for text, complaint in (("[]", "no advice"), ("{", "damaged"), ('{"kind": "advice"}', "'evidence' is missing")):
+    for text, complaint in (
+        *(("[]", "not a JSON object"), ("{}", "no advice"), ("{", "damaged")),
+        ('{"kind": "advice"}', "'evidence' is missing"),
+    ):
         file = tmp_path / "file.json"
         file.write_text(text)
         with pytest.raises(InvalidRequest, match=complaint):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Isolation
 from dutyfree.pool.isolation import Candidate
-from dutyfree.tables import Table, environment, table, tables, text
+from dutyfree.tables import Table, environment, read_json, table, tables, text
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 _WALLS: Final = {each.label: each for each in Isolation}
@@ -17,18 +16,8 @@ _WALLS: Final = {each.label: each for each in Isolation}
 
 def read_candidates(path: Path | str) -> tuple[Candidate, ...]:
     """The candidates of a study's advice. Raises InvalidRequest, naming the place, for a file that is anything else."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise InvalidRequest(f"{path} is longer than {MAX_BYTES} bytes")
-    try:
-        advice = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is damaged: {error}") from error
-    if not isinstance(advice, dict) or advice.get("kind") != "advice":
+    advice = read_json(Path(path), MAX_BYTES)
+    if advice.get("kind") != "advice":
         raise InvalidRequest(f"{path} holds no advice", hint=f"dutyfree advise RESULTS --json > {path}")
     found = Table(advice, str(path)).required("evidence", tables)
     return tuple(

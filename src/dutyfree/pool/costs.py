@@ -251,20 +251,10 @@ class Costs:
 
 def load_costs(path: Path) -> Costs:
     """What `save_costs` wrote; new ones where there is no file. Raises InvalidRequest, with the path, for damage."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
+    if not path.exists():
         return Costs()
-    except OSError as error:
-        raise InvalidRequest(f"cannot read the costs in {str(path)!r}: {error.strerror}") from error
-    hint = "remove the file: costs are measured anew"
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"{path} is longer than {MAX_FILE_BYTES} bytes", hint=hint)
-    try:
-        return Costs.from_dict(json.loads(data), str(path))
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is damaged: {error}", hint=hint) from error
+    content = tables.read_json(path, MAX_FILE_BYTES, hint="remove the file: costs are measured anew")
+    return Costs.from_dict(content, str(path))
 
 
 def load_costs_or_none(path: Path) -> tuple[Costs, str]:

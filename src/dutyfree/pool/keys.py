@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.errors import InvalidRequest
 from dutyfree.pool.state import State
 from dutyfree.pool.tenancy import Grant
 
@@ -38,7 +38,7 @@ class KeyedAcquires:
     ) -> Grant:
         """Wait, for as long as this caller wants to, for the acquire of this name; without one, `make` begins it.
 
-        Raises InvalidRequest if that one wants another state, CapacityError past the time, and as `make` does.
+        Raises InvalidRequest if that one wants another state, TimeoutError past the time, and as `make` does.
         """
         shared = self._shared.get(name)
         if shared is None:
@@ -50,10 +50,8 @@ class KeyedAcquires:
         try:
             async with asyncio.timeout(timeout_s):
                 grant = await asyncio.shield(shared.task)
-        except BaseException as error:
+        except BaseException:
             self._leave(shared)
-            if isinstance(error, TimeoutError):
-                raise CapacityError(f"no sandbox came free within {timeout_s:g} s") from None
             raise
         shared.waiters -= 1
         return grant

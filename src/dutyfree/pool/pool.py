@@ -151,7 +151,10 @@ class Pool:
             if grant.member.state != wanted.ladder.top:
                 raise InvalidRequest(f"key {key!r} stands for a lease on something else")
             return grant
-        return await self._keys.join((owner, key), wanted.ladder.top, timeout_s, lambda: self._acquire(asked))
+        try:
+            return await self._keys.join((owner, key), wanted.ladder.top, timeout_s, lambda: self._acquire(asked))
+        except TimeoutError:
+            raise self._late(asked) from None
 
     async def release(self, grant: Grant) -> None:
         """End the lease: its sandbox is reset and checked, or destroyed, in the background. Idempotent."""
@@ -277,7 +280,7 @@ class Pool:
         """Do at once what the router says, if there is room; otherwise the planner will see that somebody waits."""
         limits = self._limits
         self._wake.set()
-        if next(iter(self._waiting.counts())) != wanted.ladder.top:
+        if self._waiting.next_state() != wanted.ladder.top:
             return  # it is somebody else's turn
         if self._roster.busy >= limits.at_once or self._works.paused(wanted.ladder.top):
             return

@@ -134,10 +134,6 @@ class Roster:
                 del self._idle[member.state]
         return member
 
-    def lose(self, sandbox: str) -> Member | None:
-        """A leased one is no longer the pool's."""
-        return self._leased.pop(sandbox, None)
-
     def begin(self, kind: Kind, state: State, now_s: float, size: Size = NO_SIZE) -> int:
         """Something is under way; the number that `end` wants."""
         number = next(self._numbers)

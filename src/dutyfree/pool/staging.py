@@ -83,15 +83,9 @@ class Stager:
         return replace(found, images=tuple(images))
 
     async def create(self, wanted: Wanted, state: State, on_span: SpanListener | None = None) -> Sandbox:
-        """A new sandbox in `state`, on the way to what is wanted. Raises as `Substrate.create` and `promote`."""
-        depth, image = wanted.image_of(state)
-        sandbox = await self._substrate.create(replace(wanted.spec, image=image), on_span)
-        try:
-            await self.promote(sandbox, wanted, state.cut(depth), state, on_span)
-        except BaseException:
-            await sandbox.destroy()
-            raise
-        return sandbox
+        """A new sandbox on the way to `state`, in the state that `made_in` says. Raises as `Substrate.create`."""
+        _, image = wanted.image_of(state)
+        return await self._substrate.create(replace(wanted.spec, image=image), on_span)
 
     def made_in(self, wanted: Wanted, state: State) -> State:
         """Where a reset will take a sandbox that is created in `state`."""

@@ -102,12 +102,17 @@ class Waiting:
         return [request for queue in queues for request in queue]
 
     def counts(self) -> dict[State, int]:
-        """How many want each state; first what the one wants whose turn is next, by leases held, then by waiting."""
-        turns = {
-            state: (min(self._active.get(owner, 0) for owner in queue.waiting()), next(iter(queue)).since_s)
-            for state, queue in self._queues.items()
-        }
-        return {state: len(self._queues[state]) for state in sorted(turns, key=turns.__getitem__)}
+        """How many want each state; first what the one wants whose turn is next."""
+        return {state: len(self._queues[state]) for state in sorted(self._queues, key=self._turn)}
+
+    def next_state(self) -> State | None:
+        """What the one wants whose turn is next; None if nobody waits."""
+        return min(self._queues, key=self._turn, default=None)
+
+    def _turn(self, state: State) -> tuple[int, float]:
+        """Those with the fewest leases come first, and among them who has waited longest."""
+        queue = self._queues[state]
+        return min(self._active.get(owner, 0) for owner in queue.waiting()), next(iter(queue)).since_s
 
     def _displace(self, own: int) -> None:
         """Make room for somebody who has `own` requests here, or raise CapacityError."""

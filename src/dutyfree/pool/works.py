@@ -126,7 +126,7 @@ class Works:
         made_in, ear = self._stager.made_in(wanted, state), Ear()
         start_s = self._now()
         try:
-            sandbox = await self._stager.create(wanted, made_in, ear)
+            sandbox = await self._stager.create(wanted, state, ear)
         except Exception:
             self._pause(state)
             raise

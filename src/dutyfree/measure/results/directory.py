@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from dutyfree.measure.results import layout
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
+from dutyfree.tables import read_json
 from dutyfree.tables import table as json_object
 from dutyfree.trace import read_journal
 
@@ -29,7 +29,7 @@ def load_results(path: Path | str) -> Results:
     """
     path = Path(path)
     study, facts = read_study(path)
-    host = _read_json(path / layout.HOST)
+    host = read_json(path / layout.HOST, MAX_JSON_BYTES)
     reading = JournalReading(frozenset(arm.name for arm in study.arms))
     for number, record in journal_records(path):
         reading.take(number, record)
@@ -51,7 +51,7 @@ def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
     file = path / layout.STUDY
     if not file.exists():
         raise InvalidRequest(f"{path} holds no results: there is no {layout.STUDY} in it")
-    table = Table(_read_json(file), str(file))
+    table = Table(read_json(file, MAX_JSON_BYTES), str(file))
     if table.content.get("format") != layout.FORMAT:
         raise InvalidRequest(f"{file} does not describe a study")
     if table.content.get("schema") != layout.SCHEMA:
@@ -75,20 +75,3 @@ def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from enumerate(read_journal(plain if plain.exists() else packed), start=2)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidRequest(f"cannot read the journal in {path}: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_JSON_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
-    if len(data) > MAX_JSON_BYTES:
-        raise InvalidRequest(f"{path} is longer than {MAX_JSON_BYTES} bytes")
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{path} is not a JSON object")
-    return value
