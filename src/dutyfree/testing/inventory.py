@@ -16,6 +16,8 @@ CONTENT = ("/tmp", "/var/tmp", "/root", "/home", "/etc", "/srv", "/dev/shm")
 """Those of them that are small enough to be read; elsewhere a file's time tells whether it was changed."""
 MADE_ANEW = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc/machine-id")
 """What an engine gives to each sandbox, and what a machine has of its own: only content is compared, if at all."""
+PROBES = "dutyfree-probe-*"
+"""What isolation probes put on the host meanwhile, where sandboxes on its root file system see that it is there."""
 _SHOWN = 8
 
 
@@ -28,7 +30,7 @@ async def inventory(
     """
     directory = f"%p %y %m %U:%G {'%T@' if dated else ''}\\0"
     other = "%p %y %m %U:%G %n %s %T@ %l\\0"
-    spared = " ".join(f"! -path {shlex.quote(path)}" for path in MADE_ANEW)
+    spared = " ".join(f"! -path {shlex.quote(path)}" for path in MADE_ANEW) + f" ! -name {shlex.quote(PROBES)}"
     line = (
         "find / -maxdepth 1 -printf '%p %y %m %U:%G %l\\0';"
         f"find {_words(places)} {spared} '(' -type d -printf '{directory}' -o -printf '{other}' ')';"

@@ -12,7 +12,7 @@ from dutyfree.wire.channel import HANDSHAKE_TIMEOUT_S, Channel
 
 _LAST_WORDS_BYTES: Final = 2048
 _EXIT_S: Final = 2.0
-_attended: set[asyncio.Task[None]] = set()
+_attendants: set[_Attendant] = set()
 """Tasks are only weakly known to their loop."""
 
 
@@ -55,6 +55,14 @@ async def channel_through(
     return channel
 
 
+async def seen_off() -> None:
+    """Wait for the programs of this loop whose channels have ended: those of a loop that is closed are never reaped."""
+    loop = asyncio.get_running_loop()
+    ending = [each.task for each in _attendants if each.is_ending and each.task.get_loop() is loop]
+    if ending:
+        await asyncio.wait(ending)
+
+
 class _Attendant:
     """Hears what the program says beside the stream, and sees it off."""
 
@@ -63,13 +71,18 @@ class _Attendant:
         self._heard = bytearray()
         self._ended = asyncio.Event()
         channel.on_death(self._ended.set)
-        self._task = asyncio.create_task(self._attend())
-        _attended.add(self._task)
-        self._task.add_done_callback(_attended.discard)
+        self.task = asyncio.create_task(self._attend())
+        _attendants.add(self)
+        self.task.add_done_callback(lambda _: _attendants.discard(self))
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the channel has ended, so that the program is about to."""
+        return self._ended.is_set()
 
     async def last_words(self) -> str:
         """What it said last, once it has ended."""
-        await asyncio.wait([self._task])
+        await asyncio.wait([self.task])
         return bytes(self._heard).decode("utf-8", "replace").strip()
 
     async def _attend(self) -> None:

@@ -13,6 +13,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Image, SandboxSpec
 from dutyfree.substrates.engine.body import Body, Marks
+from dutyfree.substrates.engine.programs import seen_off
 from dutyfree.substrates.engine.sandbox import EngineSandbox
 
 DEFAULT_IMAGE_VARIABLE = "DUTYFREE_IMAGE"
@@ -95,6 +96,7 @@ class EngineSubstrate(Substrate):
         while self._alive and not any(outcomes):  # creations under way may add some
             outcomes += await asyncio.gather(*(each.destroy() for each in list(self._alive)), return_exceptions=True)
         await self.let_go()
+        await seen_off()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -116,7 +116,7 @@ class Keeping:
         self._hang_up(SubstrateFailed("the substrate was closed while this was under way"))
         try:
             async with asyncio.timeout(_END_S):
-                await self._process.wait()
+                await self._process.communicate()  # not only wait: the pipe of its last words is to be closed, too
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
