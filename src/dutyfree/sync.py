@@ -342,6 +342,14 @@ class Box:
         """
         return [Box(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count))]
 
+    def renew(self, ttl_s: float | None = None) -> None:
+        """Let the lease last for `ttl_s` seconds from now, or for as long as its pool's leases do by default.
+
+        For rollouts that take longer: a lease of a pool ends by itself unless somebody says that it is still wanted.
+        Without a pool it lasts as long as its block, and there is nothing to renew. Raises LeaseLost if it has ended.
+        """
+        self._portal.call(lambda: self._inner.renew(ttl_s))
+
     def destroy(self) -> None:
         """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""
         self._portal.call(lambda: self._inner.destroy())

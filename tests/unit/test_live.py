@@ -18,7 +18,7 @@ from dutyfree.pool.options import PoolOptions
 
 async def test_leases_become_a_report(tmp_path: Path) -> None:
     async with dutyfree.local("process", pool=PoolOptions(sandboxes=4)) as host:
-        with LeaseJournal(tmp_path / "run", host.pool, name="a training run"):
+        with LeaseJournal(tmp_path / "run", host.pool, name="a training run") as journal:
             for number in range(14):
                 async with host.lease(owner="trainer") as box:
                     for _ in range(3):
@@ -28,6 +28,7 @@ async def test_leases_become_a_report(tmp_path: Path) -> None:
                         await asyncio.gather(*(box.run("sleep 0.05") for _ in range(3)))
             async with host.lease() as box:
                 pass
+    assert journal.left_out == 2
     results = load_results(tmp_path / "run")
     assert len(results.trials) == 13, "not the one with several at once, nor the one with none"
     for trial in results.trials:

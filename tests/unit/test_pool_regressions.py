@@ -189,3 +189,22 @@ async def test_map_raises_what_work_raises_and_retries_what_is_retryable() -> No
 def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         PoolOptions(**options)  # type: ignore[arg-type]
+
+
+async def test_whoever_holds_a_lease_can_renew_it() -> None:
+    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=4)) as host:
+        async with host.lease(ttl_s=0.5) as box:
+            await box.renew(60)
+            await asyncio.sleep(0.8)
+            await box.run("true")
+        async with host.lease(ttl_s=60) as box:
+            for ttl_s in (0, -1, float("inf"), float("nan")):
+                with pytest.raises(InvalidRequest):
+                    await box.renew(ttl_s)
+            await box.renew(0.1)
+            await asyncio.sleep(0.8)
+            with pytest.raises(LeaseLost):
+                await box.renew()
+    async with dutyfree.local("fake") as host, host.lease() as box:
+        await box.renew(0.001)
+        await box.run("true")

@@ -173,6 +173,8 @@ def test_a_pool_without_an_event_loop() -> None:
         while host.pool.status().idle < 2:
             assert time.monotonic() < end_s
             time.sleep(0.01)
-        with host.lease(recipe, secrets={"TOKEN": "hush"}) as box:
+        with host.lease(recipe, secrets={"TOKEN": "hush"}, ttl_s=0.5) as box:
+            box.renew(60)
+            time.sleep(0.8)
             assert box.run("cat ~/ready; echo $TOKEN").text == "ready\nhush\n"
         assert host.pool.status().acquires == {"hit": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from dutyfree.client.stream import Stream
@@ -26,8 +26,10 @@ class Box:
     subclass of InfraFailed when the machinery failed; a command that fails is an observation.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, renew: Callable[[float | None], None] | None = None) -> None:
+        """`renew` is told for how long the lease is to last from now; without it, the lease has no end of its own."""
         self._sandbox = sandbox
+        self._renew = renew
         self._forks: list[Box] = []
         self._ended = False
 
@@ -125,12 +127,21 @@ class Box:
         They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none.
         Raises Unsupported where the substrate cannot, and CapacityError.
         """
-        forks = [Box(sandbox) for sandbox in await self._sandbox.fork(count)]
+        forks = [Box(sandbox, self._renew) for sandbox in await self._sandbox.fork(count)]
         self._forks += forks
         if self._ended:  # the lease has come to its end meanwhile
             await self.destroy()
             raise SandboxGone(f"sandbox {self.id} is gone")
         return forks
+
+    async def renew(self, ttl_s: float | None = None) -> None:
+        """Let the lease last for `ttl_s` seconds from now, or for as long as its pool's leases do by default.
+
+        For rollouts that take longer: a lease of a pool ends by itself unless somebody says that it is still wanted.
+        Without a pool it lasts as long as its block, and there is nothing to renew. Raises LeaseLost if it has ended.
+        """
+        if self._renew is not None:
+            self._renew(ttl_s)
 
     async def destroy(self) -> None:
         """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class PoolKeeper:
         left_s = max(0.001, timeout_s - (time.monotonic() - start_s))
         grant = await self._pool.acquire(wanted, binding=binding, timeout_s=left_s, **asked)
         try:
-            yield Box(grant.sandbox)
+            yield Box(grant.sandbox, partial(self._pool.renew, grant))
         finally:
             await asyncio.shield(self._pool.release(grant))
 

@@ -1,7 +1,8 @@
 """What a real training run paid: each lease of a pool becomes a trial, and `dutyfree report` reads them like a study's.
 
 A trial's clock stands still while the tenant thinks: nothing of ours is under way then, and what an agent's model takes
-is not infrastructure. Leases under which actions overlapped are left out, since their times do not add up.
+is not infrastructure. Leases under which actions overlapped are left out, and counted, since their times do not
+add up.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class LeaseJournal:
         study = Study(name, (Arm(self._arm, self._arm),), (Grid(1, ("leases",)),))
         self._writer = ResultsWriter(path, study, host=host_facts(), workloads={})
         self._count = 0
+        self.left_out = 0
+        """Leases that are in no result: nothing was done under them, or several things at once."""
 
     def __enter__(self) -> Self:
         self._writer.__enter__()
@@ -61,6 +64,7 @@ class LeaseJournal:
         """A lease has ended."""
         trial = trial_of(grant, self._count, self._arm)
         if trial is None:
+            self.left_out += 1
             return
         self._count += 1
         planned = PlannedTrial(trial.number, trial.block, trial.condition, 0)
