@@ -35,7 +35,7 @@ SEEDS = range(8)
 async def real_run(substrate: Substrate, policy: Policy, announced: bool) -> list[dict[str, Any]]:
     """Synchronous steps over eight kinds of sandboxes, on a real pool that is too small for all of them."""
     records: list[dict[str, Any]] = []
-    recorder = Recorder(lambda record: records.append(dict(record)), time.monotonic())
+    recorder = Recorder(lambda record: records.append(dict(record)))
     numbers, places = random.Random(1), asyncio.Semaphore(16)
     async with GuardedSubstrate(substrate) as guarded:
         stager = Stager(guarded)

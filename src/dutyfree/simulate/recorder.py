@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,16 +31,17 @@ class HeardCosts(Costs):
 
 
 class Recorder:
-    """Writes records of one run. Times are those of the clock that the pool uses; the first one is the start."""
+    """Writes records of one run. Times are those of the clock that the pool uses."""
 
-    def __init__(self, write: Write, start_s: float) -> None:
+    def __init__(self, write: Write, now: Callable[[], float] = time.monotonic) -> None:
         self._write = write
-        self._start_s = start_s
+        self._now = now
+        self._start_s = now()
         self._names: dict[State, str] = {}
 
     def pool(self, limits: Limits, abilities: Abilities, policy: Policy, *, knows_costs: bool = False) -> None:
         """The pool, before anything else."""
-        made_at_once = {"sandboxes": limits.sandboxes, "at_once": limits.at_once}
+        made_at_once = {"sandboxes": limits.sandboxes, "at_once": limits.at_once, "cores": os.cpu_count() or 1}
         able = {"reset": abilities.reset, "images": abilities.images}
         self._write({"kind": "pool", "policy": str(policy), **made_at_once, **able, "knows_costs": knows_costs})
 
@@ -56,8 +59,9 @@ class Recorder:
         self._write(record if readiness_s is None else {**record, "readiness_s": readiness_s, "rung": rung})
 
     def took(self, operation: Operation, seconds: float) -> None:
-        """The pool has measured an operation; see `HeardCosts`."""
-        self._write({"kind": "took", "operation": operation.kind, "digest": operation.digest, "seconds": seconds})
+        """The pool has measured an operation, which has just ended; see `HeardCosts`."""
+        record = {"kind": "took", "operation": operation.kind, "digest": operation.digest, "seconds": seconds}
+        self._write({**record, "at_s": self._since(self._now())})
 
     def _name(self, ladder: Ladder) -> str:
         """Ladders are written when they are named for the first time."""

@@ -2,15 +2,16 @@
 
 A recording is a journal (`dutyfree.trace`) of records of these kinds, times in seconds from one start::
 
-    {"kind": "pool", "policy": "locality", "sandboxes": 128, "at_once": 4, "reset": true, "images": true}
+    {"kind": "pool", "policy": "locality", "sandboxes": 128, "at_once": 4, "cores": 2, "reset": true, "images": true}
     {"kind": "ladder", "name": "attrs", "rungs": ["base", "repository"], "digests": ["sha256:...", "sha256:..."]}
     {"kind": "announced", "at_s": 1.0, "ladder": "attrs", "count": 8, "from_s": 61.0, "until_s": 600.0}
     {"kind": "request", "at_s": 61.2, "ladder": "attrs", "rung": "hit", "readiness_s": 0.01, "hold_s": 40.0}
-    {"kind": "took", "operation": "create", "digest": "sha256:...", "seconds": 0.02}
+    {"kind": "took", "operation": "create", "digest": "sha256:...", "seconds": 0.02, "at_s": 61.1}
 
 A ladder comes before those who name it. `rung` is the one that was found, `hit` if it is the last; a request that got
 no sandbox has no `readiness_s`. Operations are `create`, `stage`, `reset`, `destroy` (no digest) and `give`: from the
-choice of an idle sandbox to the lease.
+choice of an idle sandbox to the lease. Where the cores are told, and when operations had ended (`at_s`), it is found
+out how much they slowed one another down (`fitting`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from dutyfree.pool.demand import Announcement
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.state import Ladder, State
 from dutyfree.pool.view import Abilities, Limits
+from dutyfree.simulate.clock import NO_CONTENTION, Contention
 from dutyfree.simulate.distributions import NOTHING, Distribution, Samples
+from dutyfree.simulate.fitting import Took, fit
 from dutyfree.simulate.kinds import flag, given, number, whole
 from dutyfree.simulate.latencies import EVERY, Latencies
 from dutyfree.simulate.load import Rollout
@@ -74,6 +77,8 @@ class Recording:
     announced: tuple[tuple[float, Announcement], ...]
     """When it was said, and what."""
     latencies: Latencies
+    """Those of operations with nothing beside them, if there is contention; otherwise as they were measured."""
+    contention: Contention = NO_CONTENTION
 
     @property
     def readiness(self) -> Summary:
@@ -125,7 +130,9 @@ class _Reading:
     ladders: dict[str, Ladder] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     announced: list[tuple[float, Announcement]] = field(default_factory=list)
-    took: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    took: list[Took] = field(default_factory=list)
+    gives_s: list[float] = field(default_factory=list)
+    cores: float | None = None
     hits_s: list[float] = field(default_factory=list)
 
     def add(self, record: Table) -> None:
@@ -148,18 +155,21 @@ class _Reading:
             raise InvalidRequest(f"{where} has no pool, or nobody asked it for anything")
         self.asked.sort(key=lambda each: each.at_s)
         self.announced.sort(key=lambda each: each[0])
+        contention, alone = (NO_CONTENTION, self.took) if self.cores is None else fit(self.took, self.cores)
         return Recording(
             self.pool,
             self.policy,
             tuple(self.ladders.values()),
             tuple(self.asked),
             tuple(self.announced),
-            self._latencies(),
+            self._latencies(alone),
+            contention,
         )
 
     def _pool(self, record: Table) -> None:
-        record.allow("kind", "policy", "sandboxes", "at_once", "reset", "images", "knows_costs")
+        record.allow("kind", "policy", "sandboxes", "at_once", "cores", "reset", "images", "knows_costs")
         self.policy = record.required("policy", _policy)
+        self.cores = record.optional("cores", number)
         self.pool = record.checked(
             None,
             lambda: PoolModel(
@@ -204,30 +214,37 @@ class _Reading:
             self.hits_s.append(readiness_s)
 
     def _took(self, record: Table) -> None:
-        record.allow("kind", "operation", "digest", "seconds")
+        record.allow("kind", "operation", "digest", "seconds", "at_s")
         operation = record.required("operation", text)
         if operation not in _OPERATIONS:
             raise InvalidRequest(f"{record.where}: there is no operation {operation!r:.80}")
-        self.took[operation][record.optional("digest", text) or ""].append(record.required("seconds", number))
+        seconds = record.required("seconds", number)
+        if operation == "give":
+            self.gives_s.append(seconds)
+        else:
+            digest = record.optional("digest", text) or ""
+            self.took.append(Took(operation, digest, seconds, record.optional("at_s", number)))
 
     def _place(self, value: Any) -> int:
         if text(value) not in self.ladders:
             raise InvalidRequest(f"there is no ladder {value!r:.80} before this")
         return list(self.ladders).index(value)
 
-    def _latencies(self) -> Latencies:
+    def _latencies(self, took: Iterable[Took]) -> Latencies:
         names = {
             digest: name
             for ladder in self.ladders.values()
             for digest, name in zip(ladder.top.digests, ladder.names, strict=True)
         }
-        gives = _all(self.took["give"]) or self.hits_s
+        of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for each in took:
+            of[each.operation][each.digest].append(each.seconds)
         return Latencies(
-            create={EVERY: _samples(_all(self.took["create"])), **_by_digest_and_name(self.took["create"], names)},
-            stages=_by_digest_and_name(self.took["stage"], names),
-            reset=_samples(_all(self.took["reset"])),
-            destroy=_samples(_all(self.took["destroy"])),
-            give=_samples(gives),
+            create={EVERY: _samples(_all(of["create"])), **_by_digest_and_name(of["create"], names)},
+            stages=_by_digest_and_name(of["stage"], names),
+            reset=_samples(_all(of["reset"])),
+            destroy=_samples(_all(of["destroy"])),
+            give=_samples(self.gives_s or self.hits_s),
         )
 
 

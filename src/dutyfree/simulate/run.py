@@ -10,7 +10,7 @@ from dutyfree.pool.costs import Costs, Operation
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.state import Ladder, State
 from dutyfree.simulate import fleet
-from dutyfree.simulate.clock import NO_CONTENTION, Clock, Contention
+from dutyfree.simulate.clock import Clock, Contention
 from dutyfree.simulate.latencies import Latencies
 from dutyfree.simulate.load import Steps
 from dutyfree.simulate.node import Node
@@ -61,11 +61,12 @@ def replay(recording: Recording, *, policy: Policy | None = None, seed: int = 1,
     """A real run once more, simulated: the same requests on a pool as it was, with latencies drawn from the run.
 
     A request that came when so many had ended comes when as many have ended, as from a client that waits for its
-    rollouts; `by_time`, it comes when it came, as from one that does not care. Contention is not modelled: latencies
-    were measured under the very load.
+    rollouts; `by_time`, it comes when it came, as from one that does not care.
     """
     chosen = recording.policy if policy is None else policy
-    simulation = _Simulation(recording.pool, chosen, recording.ladders, recording.latencies, NO_CONTENTION, 1, seed)
+    simulation = _Simulation(
+        recording.pool, chosen, recording.ladders, recording.latencies, recording.contention, 1, seed
+    )
     return simulation.run(lambda client: Replayer(recording, client, by_time=by_time), len(recording.asked), None, None)
 
 
