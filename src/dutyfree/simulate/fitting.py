@@ -2,12 +2,13 @@
 
 With `n` works under way each is taken to go at `(cores / n) ** exponent` of its speed alone (see `Contention`). So for
 a given exponent the work that each has done is the integral of that speed over its time. How much work something is has
-nothing to do with how many others it met when it began; so the exponent is the one under which the two are not
+nothing to do with how many others it meets when it begins; so the exponent is the one under which the two are not
 correlated. (Not the one under which works are most alike: the large ones live longer, and outlive those beside them.)
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,9 +73,15 @@ class _Crowd:
         self._counts = list(accumulate(changes[time_s] for time_s in self._times))
 
     def met(self) -> list[int]:
-        """How many were under way when each had just begun, itself included."""
-        place = {time_s: number for number, time_s in enumerate(self._times)}
-        return [self._counts[place[start_s]] for start_s, _ in self._spans]
+        """How many each has met, itself included: those under way when it began, and those that began just after.
+
+        Works that are ordered together begin one after the other, and meet all the same. Just after is within the time
+        that nearly all works take, so that how long this one took has no say in it.
+        """
+        starts, ends = sorted(start_s for start_s, _ in self._spans), sorted(end_s for _, end_s in self._spans)
+        taken = sorted(end_s - start_s for start_s, end_s in self._spans)
+        soon_s = taken[len(taken) // 20]
+        return [bisect_right(starts, start_s + soon_s) - bisect_right(ends, start_s) for start_s, _ in self._spans]
 
     def alone_s(self, contention: Contention) -> list[float]:
         """The work that each has done, in the seconds that it would have taken alone."""
