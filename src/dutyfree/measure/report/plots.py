@@ -75,7 +75,8 @@ def value_axis(
     if most / least > LOG_ABOVE if log is None else log:
         low, high = least / 1.5, most * 1.5 * (most / least) ** room
         axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
-        axis.set_major_locator(LogLocator(base=10, subs=_tick_steps(axes, which, math.log10(high / low)), numticks=9))
+        steps, most_ticks = _tick_steps(axes, which, math.log10(high / low))
+        axis.set_major_locator(LogLocator(base=10, subs=steps, numticks=most_ticks))
     else:
         axes.set(**{f"{which}scale": "linear", f"{which}lim": (0, most * (1.12 + room))})
         axis.set_major_locator(MaxNLocator(nbins=4 if which == "x" else 5))
@@ -84,12 +85,12 @@ def value_axis(
     axis.grid(True, which="major")
 
 
-def _tick_steps(axes: Axes, which: Literal["x", "y"], decades: float) -> tuple[float, ...]:
-    """Which multiples of a power of ten have a tick: as many as there is space for their text."""
+def _tick_steps(axes: Axes, which: Literal["x", "y"], decades: float) -> tuple[tuple[float, ...], int]:
+    """Which multiples of a power of ten have a tick, and how many do: as many as there is space for their text."""
     grid = axes.get_subplotspec()
     columns = grid.get_gridspec().ncols if grid is not None and which == "x" else 1
-    few, some = {1: (3.2, 1.5), 2: (2.0, 1.0)}.get(columns, (1.9, 0.8))
-    return (1.0,) if decades > few else (1.0, 3.0) if decades > some else (1.0, 2.0, 5.0)
+    few, some, most = {1: (3.2, 1.5, 9), 2: (2.0, 1.0, 7)}.get(columns, (1.9, 0.8, 3))
+    return (1.0,) if decades > few else (1.0, 3.0) if decades > some else (1.0, 2.0, 5.0), most
 
 
 def dot_rows(
