@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 def read_document(path: Path, what: str) -> dict[str, Any]:
     """The TOML in a file; `what` it is, "recipe" for one, is for messages. Raises InvalidRequest, with the path."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
+    data = _beginning(path, MAX_FILE_BYTES + 1, f"the {what} ")
     if len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(f"{path}: a {what} has at most {MAX_FILE_BYTES} bytes", hint="give big things as files")
     try:
@@ -34,11 +30,7 @@ def read_document(path: Path, what: str) -> dict[str, Any]:
 
 def read_json(path: Path, most_bytes: int, *, hint: str | None = None) -> dict[str, Any]:
     """The JSON object in a file. Raises InvalidRequest, with the path, and with the `hint` for one that is damaged."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
+    data = _beginning(path, most_bytes + 1)
     if len(data) > most_bytes:
         raise InvalidRequest(f"{path} is longer than {most_bytes} bytes", hint=hint)
     try:
@@ -48,6 +40,14 @@ def read_json(path: Path, most_bytes: int, *, hint: str | None = None) -> dict[s
     if not isinstance(value, dict):
         raise InvalidRequest(f"{path} is not a JSON object", hint=hint)
     return value
+
+
+def _beginning(path: Path, most_bytes: int, what: str = "") -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {what}{str(path)!r}: {error.strerror}") from error
 
 
 @dataclass(slots=True)

@@ -70,6 +70,7 @@ class _Crowd:
             changes[start_s] += 1
             changes[end_s] -= 1
         self._times = sorted(changes)
+        self._place = {time_s: number for number, time_s in enumerate(self._times)}
         self._counts = list(accumulate(changes[time_s] for time_s in self._times))
 
     def met(self) -> list[int]:
@@ -88,8 +89,7 @@ class _Crowd:
         pieces = zip(pairwise(self._times), self._counts, strict=False)
         work = [(end_s - start_s) * contention.speed(count) for (start_s, end_s), count in pieces]
         done = [0.0, *accumulate(work)]
-        place = {time_s: number for number, time_s in enumerate(self._times)}
-        return [done[place[end_s]] - done[place[start_s]] for start_s, end_s in self._spans]
+        return [done[self._place[end_s]] - done[self._place[start_s]] for start_s, end_s in self._spans]
 
 
 def _correlation(kinds: Sequence[str], met: Sequence[float], seconds: Sequence[float]) -> float:
