@@ -26,8 +26,8 @@ CLASSES = {
     "Terminal": "dutyfree.contract",
     "Files": "dutyfree.contract",
 }
-ASYNC_ONLY = {"group", "map"}
-"""What hands out several boxes at once, or calls back with one: for code that has an event loop."""
+AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
+"""What a function gives that the client is to call and await."""
 OWNER = "LocalHost"
 """The class whose `with` block is the life of the event-loop thread."""
 
@@ -131,12 +131,13 @@ class Generator:
             body = self.wrapped(node.returns, f"self._inner.{node.name}")
             return method(node.name, parameters, self.annotation(node.returns, module), node, body, "property")
         call = f"self._inner.{node.name}({forwarded})"
-        if has_decorator(node, "asynccontextmanager"):
-            self.imports.add(("contextlib", "contextmanager"))
-            assert isinstance(node.returns, ast.Subscript)
-            held = ast.unparse(node.returns.slice)
-            body = f"with self._portal.enter(lambda: {call}) as inner:\n    yield {held}(inner, self._portal)"
-            returns = self.annotation(node.returns, module)
+        if (held := held_by(node)) is not None:
+            self.imports.update({("contextlib", "contextmanager"), ("collections.abc", "Iterator")})
+            name, returns = ast.unparse(held), f"Iterator[{self.annotation(held, module)}]"
+            value = f"{name}(inner, self._portal)"
+            if isinstance(held, ast.Subscript):  # a group of boxes
+                value = f"{ast.unparse(held.value)}([Box(each, self._portal) for each in inner], inner.failures)"
+            body = f"with self._portal.enter(lambda: {call}) as inner:\n    yield {value}"
             return method(node.name, parameters, returns, node, body, "contextmanager")
         way = "call" if isinstance(node, ast.AsyncFunctionDef) else "get"
         body = self.wrapped(node.returns, f"self._portal.{way}(lambda: {call})")
@@ -155,13 +156,14 @@ class Generator:
         """An annotation's text, without what is async about it; remembers the imports that it needs."""
         if node is None:
             return "None"
-        for name in (each.id for each in ast.walk(node) if isinstance(each, ast.Name)):
-            plain = name.removeprefix("Async")
-            if name in module.origins and name not in CLASSES:
-                self.imports.add((module.origins[name], plain))
+        text = re.sub(r"\bAsync(?=[A-Z])", "", AWAITABLE.sub(r"\1", ast.unparse(node)))
+        for name in (each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)):
+            origin = module.origins.get(name) or module.origins.get(f"Async{name}")
+            if origin is not None and name not in CLASSES:
+                self.imports.add((origin, name))
             elif name not in CLASSES and not hasattr(builtins, name):
                 raise LookupError(f"{module.name}: cannot tell where {name} comes from")
-        return re.sub(r"\bAsync(?=[A-Z])", "", ast.unparse(node))
+        return text
 
     def signature(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module, *, skip_self: bool
@@ -173,12 +175,12 @@ class Generator:
         defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
         for each, default in zip(positional, defaults, strict=True):
             declared.append(self.parameter(each, default, module))
-            passed.append(each.arg)
+            passed.append(passed_on(each))
         if arguments.kwonlyargs:
             declared.append("*")
         for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
             declared.append(self.parameter(each, default, module))
-            passed.append(f"{each.arg}={each.arg}")
+            passed.append(f"{each.arg}={passed_on(each)}")
         if arguments.kwarg:
             declared.append(f"**{self.parameter(arguments.kwarg, None, module)}")
             passed.append(f"**{arguments.kwarg.arg}")
@@ -194,9 +196,25 @@ class Generator:
 
 def is_public(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a method is part of the sync class."""
-    if node.name in ASYNC_ONLY:
-        return False
     return not node.name.startswith("_") or node.name in ("__aenter__", "__aexit__", "__aiter__")
+
+
+def passed_on(node: ast.arg) -> str:
+    """An argument as the async client takes it: one that it would await is called in a thread instead."""
+    annotation = ast.unparse(node.annotation) if node.annotation is not None else ""
+    if not AWAITABLE.search(annotation):
+        return node.arg
+    plain = f"self._portal.plain({node.arg}, Box)"
+    return f"{node.arg} and {plain}" if annotation.endswith("| None") else plain
+
+
+def held_by(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
+    """What the method gives for the length of a `with` block, if it does."""
+    returns = node.returns
+    if not isinstance(returns, ast.Subscript):
+        return None
+    is_manager = ast.unparse(returns.value) == "AbstractAsyncContextManager"
+    return returns.slice if is_manager or has_decorator(node, "asynccontextmanager") else None
 
 
 def has_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

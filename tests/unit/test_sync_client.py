@@ -22,10 +22,6 @@ from dutyfree.client.host_pool import HostPool
 ROOT = Path(__file__).resolve().parents[2]
 
 
-ASYNC_ONLY = {"group", "map"}
-"""They hand out several boxes at once, or call back with one."""
-
-
 @pytest.fixture
 def box() -> Iterator[sync.Box]:
     with sync.local(substrate="process") as host, host.lease() as box:
@@ -52,7 +48,7 @@ def test_the_generated_file_is_current() -> None:
     ],
 )
 def test_every_public_name_has_its_twin(ours: type, theirs: type) -> None:
-    public = {name for name in vars(theirs) if not name.startswith("_")} - ASYNC_ONLY
+    public = {name for name in vars(theirs) if not name.startswith("_")}
     assert public == {name for name in vars(ours) if not name.startswith("_")}
     for name in public:
         member = inspect.getattr_static(theirs, name)
@@ -103,6 +99,89 @@ def test_many_threads_can_share_a_box(box: sync.Box) -> None:
     with ThreadPoolExecutor(8) as threads:
         seen = list(threads.map(lambda number: box.run(f"echo {number}").text, range(40)))
     assert seen == [f"{number}\n" for number in range(40)]
+
+
+def test_a_group_is_prepared_by_a_plain_function() -> None:
+    def prepare(box: sync.Box) -> None:
+        box.files.write("/tmp/prepared", b"once")
+
+    with sync.local(substrate="fake") as host, host.group(n=3, prepare=prepare) as boxes:
+        assert (len(boxes), boxes.failures) == (3, ())
+        assert [box.files.read("/tmp/prepared") for box in boxes] == [b"once"] * 3
+        boxes[0].files.write("/tmp/prepared", b"changed")
+        assert boxes[1].files.read("/tmp/prepared") == b"once"
+
+
+def test_map_calls_a_plain_function_in_threads() -> None:
+    together = threading.Barrier(3, timeout=30)
+    seen: list[tuple[int, int]] = []
+
+    def work(box: sync.Box, task: int) -> str:
+        together.wait()
+        return box.run(f"echo {task}").text
+
+    with sync.local(substrate="process") as host:
+        outcomes = host.map(work, range(6), concurrency=3, on_progress=lambda done, of: seen.append((done, of)))
+    assert [each.value for each in outcomes] == [f"{task}\n" for task in range(6)]
+    assert all(each.done for each in outcomes)
+    assert seen == [(done, 6) for done in range(1, 7)]
+
+
+def test_map_has_room_for_more_at_once_than_the_loop_has_threads() -> None:
+    """Works that wait for their sandboxes must not take the threads that sandboxes need."""
+    together = threading.Barrier(48, timeout=60)
+
+    def work(box: sync.Box, task: int) -> bytes:
+        together.wait()
+        box.files.write("/tmp/x", b"%d" % task)
+        return box.files.read("/tmp/x")
+
+    with sync.local(substrate="fake") as host:
+        outcomes = host.map(work, range(48), concurrency=48)
+    assert [each.value for each in outcomes] == [b"%d" % task for task in range(48)]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])
+def test_what_work_raises_ends_map(error: BaseException) -> None:
+    def work(box: sync.Box, task: int) -> None:
+        raise error
+
+    with sync.local(substrate="process") as host:
+        with pytest.raises(ValueError if isinstance(error, ValueError) else RuntimeError) as caught:
+            host.map(work, [1])
+        assert error in (caught.value, caught.value.__cause__)
+        with host.lease() as box:  # the host's thread lives
+            assert box.run("true").ok
+
+
+def test_ctrl_c_ends_map_and_the_sandboxes_of_those_that_go_on(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, threading, time
+from pathlib import Path
+import dutyfree
+from dutyfree import sync
+
+ended = threading.Event()
+
+def work(box, task):
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    time.sleep(1)
+    try:
+        box.run("true")
+    except dutyfree.DutyfreeError as error:
+        Path({str(tmp_path / "said")!r}).write_text(type(error).__name__)
+        ended.set()
+
+with sync.local(substrate="process") as host:
+    try:
+        host.map(work, [1])
+    except KeyboardInterrupt:
+        assert ended.wait(30)
+        print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert (tmp_path / "said").read_text() == "SandboxGone"
 
 
 def test_nothing_is_left_of_a_closed_host() -> None:

@@ -16,34 +16,40 @@ _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 Task = TypeVar("Task")
 Value = TypeVar("Value")
 Lease = Callable[[], AbstractAsyncContextManager[Box]]
-Prepare = Callable[[Box], Awaitable[None]]
+Each = TypeVar("Each")
 
 
-class Group(Sequence[Box]):
+class Group(Sequence[Each]):
     """The boxes that could be had, and why the others could not."""
 
-    def __init__(self, boxes: Sequence[Box], failures: Sequence[DutyfreeError]) -> None:
+    def __init__(self, boxes: Sequence[Each], failures: Sequence[DutyfreeError]) -> None:
         self._boxes = tuple(boxes)
         self.failures = tuple(failures)
 
     @overload
-    def __getitem__(self, place: int) -> Box: ...
+    def __getitem__(self, place: int) -> Each: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Box]: ...
-    def __getitem__(self, place: int | slice) -> Box | Sequence[Box]:
+    def __getitem__(self, place: slice) -> Sequence[Each]: ...
+    def __getitem__(self, place: int | slice) -> Each | Sequence[Each]:
         return self._boxes[place]
 
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def __iter__(self) -> Iterator[Box]:
+    def __iter__(self) -> Iterator[Each]:
         return iter(self._boxes)
 
 
 @asynccontextmanager
 async def group(
-    lease: Lease, count: int, *, prepare: Prepare | None, at_least: int | None, forks: bool, turn: asyncio.Lock
-) -> AsyncIterator[Group]:
+    lease: Lease,
+    count: int,
+    *,
+    prepare: Callable[[Box], Awaitable[None]] | None,
+    at_least: int | None,
+    forks: bool,
+    turn: asyncio.Lock,
+) -> AsyncIterator[Group[Box]]:
     """`count` boxes for the length of the block; see `LocalHost.group`."""
     least = count if at_least is None else at_least
     if not 1 <= count <= MAX_GROUP or not 1 <= least <= count:
@@ -65,7 +71,7 @@ async def group(
         yield found
 
 
-async def _leased(lease: Lease, count: int, held: AsyncExitStack) -> Group:
+async def _leased(lease: Lease, count: int, held: AsyncExitStack) -> Group[Box]:
     leases = (held.enter_async_context(lease()) for _ in range(count))
     outcomes = await asyncio.gather(*leases, return_exceptions=True)
     for outcome in outcomes:
@@ -118,7 +124,8 @@ async def roll_out(
         async with asyncio.TaskGroup() as running:
             started = [running.create_task(one(task)) for task in todo]
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        first = errors.exceptions[0]
+        raise first from first.__cause__  # as it was raised
     return [each.result() for each in started]
 
 

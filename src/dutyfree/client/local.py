@@ -15,7 +15,7 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
 
 if TYPE_CHECKING:
-    from dutyfree.client.groups import Group, Prepare, Rollout
+    from dutyfree.client.groups import Group, Rollout
     from dutyfree.client.host_pool import HostPool
     from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
@@ -274,10 +274,10 @@ class LocalHost:
         image: Recipe | Image | str | None = None,
         *,
         n: int,
-        prepare: Prepare | None = None,
+        prepare: Callable[[Box], Awaitable[None]] | None = None,
         at_least: int | None = None,
         **lease: Any,
-    ) -> AbstractAsyncContextManager[Group]:
+    ) -> AbstractAsyncContextManager[Group[Box]]:
         """`n` sandboxes alike for the length of the block, as the rollouts of one prompt need them.
 
         `prepare` is done once, in one of them, which the others are then forked from; where sandboxes cannot be forked,

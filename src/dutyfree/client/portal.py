@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dutyfree.errors import InvalidRequest, SandboxGone
 
@@ -119,6 +119,32 @@ class Portal:
         finally:
             if (aclose := getattr(source, "aclose", None)) is not None:
                 self.call(aclose)
+
+    def plain(self, work: Callable[..., T], box: Callable[[Any, Portal], Any]) -> Callable[..., Awaitable[T]]:
+        """A plain function that is given a box of ours, as one that the async client can call with a box of its own.
+
+        Each call has a thread to itself. The loop's executor has few, and would have none left for what `work` waits
+        for. They are daemons: whoever was interrupted does not wait for them, and their boxes have ended by then.
+        """
+
+        async def call(inner: Any, *rest: Any) -> T:
+            done: Future[T] = Future()
+
+            def carry_out() -> None:
+                done.set_running_or_notify_cancel()
+                try:
+                    done.set_result(work(box(inner, self), *rest))
+                except Exception as error:
+                    done.set_exception(error)
+                except BaseException as error:  # SystemExit: it would end the loop's thread, not the program
+                    failure = RuntimeError(f"the work of a thread raised {error!r}")
+                    failure.__cause__ = error
+                    done.set_exception(failure)
+
+            threading.Thread(target=carry_out, name="dutyfree-work", daemon=True).start()
+            return await asyncio.wrap_future(done)
+
+        return call
 
     def _usable_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
