@@ -11,9 +11,12 @@ from test_pool import RECIPE, plain, pool_of, text, until
 import dutyfree
 from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost, SubstrateFailed
 from dutyfree.model import Action, Phase, Recipe, SandboxSpec, Stage
+from dutyfree.pool import works
 from dutyfree.pool.binding import Binding
+from dutyfree.pool.costs import Operation
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.view import Kind
 from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
 
 
@@ -58,6 +61,24 @@ async def test_destructions_that_fail_are_no_fault_of_those_who_wait() -> None:
         wanted = await plain(stager)
         for _ in range(20):
             await pool.release(await pool.acquire(wanted, timeout_s=30))
+
+
+async def test_creations_that_are_stuck_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "LEAST_PATIENCE_S", 0.2)
+    faults = tuple(Fault(Step.CREATE, FaultKind.HANG, nth=nth) for nth in (13, 14))
+    async with pool_of(FakeSubstrate(script=FakeScript(faults=faults)), sandboxes=4, at_once=2, policy="cold") as (
+        pool,
+        stager,
+    ):
+        wanted = await plain(stager)
+        for _ in range(12):
+            await pool.release(await pool.acquire(wanted))
+        assert pool.costs.estimate(Operation.create(wanted.ladder.top)).count >= 10
+        start_s = time.monotonic()
+        grants = await asyncio.gather(*(pool.acquire(wanted, timeout_s=30) for _ in range(3)))
+        assert len(grants) == 3
+        assert time.monotonic() - start_s < 20
+        assert pool.metrics.failures[Kind.CREATE, "DeadlineExceeded"] == 2
 
 
 async def test_announcements_are_whole_numbers() -> None:

@@ -80,9 +80,8 @@ class Tenancies:
 
     async def bind(self, grant: Grant, binding: Binding) -> None:
         """Put what is bound in place; from now on the tenant's time is told. Raises as `binding.bind`."""
-        async with (
-            grant.fence
-        ):  # a lease that ends meanwhile ends this, too: nothing may be written into the next one's
+        # A lease that ends meanwhile ends this, too: nothing may be written into the next one's sandbox.
+        async with grant.fence:
             await bind(grant.member.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
         grant.member.ear.listener = self._listener(grant)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from dutyfree.errors import DutyfreeError, SubstrateFailed
+from dutyfree.contract import Sandbox
+from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
 from dutyfree.pool.costs import Costs, Operation
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.roster import Ear, Member, Roster
@@ -17,6 +18,11 @@ from dutyfree.pool.view import Kind
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
+LEAST_PATIENCE_S: Final = 30.0
+_PATIENCE: Final = 20
+"""Times what nineteen in twenty take: a creation that has taken that long, and `LEAST_PATIENCE_S`, is stuck."""
+_KNOWN: Final = 10
+"""Creations from an image before anything is known about how long they can take."""
 _DESTRUCTIONS: Final = 3
 """That are tried, one after the other fails; what is left then goes with the substrate."""
 
@@ -126,7 +132,7 @@ class Works:
         made_in, ear = self._stager.made_in(wanted, state), Ear()
         start_s = self._now()
         try:
-            sandbox = await self._stager.create(wanted, state, ear)
+            sandbox = await self._made(wanted, state, made_in, ear)
         except Exception:
             self._pause(state)
             raise
@@ -142,6 +148,19 @@ class Works:
             raise
         self._pauses.pop(state, None)
         return member
+
+    async def _made(self, wanted: Wanted, state: State, made_in: State, ear: Ear) -> Sandbox:
+        """A new sandbox; DeadlineExceeded for one that is stuck, as it would keep its place from others for minutes."""
+        known = self._costs.estimate(Operation.create(made_in))
+        within_s = max(LEAST_PATIENCE_S, _PATIENCE * known.p95_s) if known.count >= _KNOWN else None
+        try:
+            async with asyncio.timeout(within_s) as limit:
+                return await self._stager.create(wanted, state, ear)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            usual = f"{known.mean_s:.2g} s are usual"
+            raise DeadlineExceeded(f"a creation did not end within {within_s:.3g} s; {usual}") from None
 
     async def _promote(self, member: Member, state: State) -> Member:
         await self._climb(member, state)
