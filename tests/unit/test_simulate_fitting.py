@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutyfree.simulate import fitting
 from dutyfree.simulate.clock import NO_CONTENTION, Clock, Contention, Processor
 from dutyfree.simulate.fitting import FEW, Took, fit
 
@@ -61,6 +62,15 @@ def test_nothing_is_fitted_without_times_or_of_a_few() -> None:
     untimed = [Took(each.operation, each.digest, each.seconds) for each in took]
     assert fit(untimed, CORES) == (NO_CONTENTION, untimed)
     assert fit(took[: FEW - 1], CORES) == (NO_CONTENTION, took[: FEW - 1])
+
+
+def test_of_many_the_last_say_how_much_it_is_and_all_are_freed_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    took, alone_s = run(Contention(CORES, 1.0), 1)
+    monkeypatch.setattr(fitting, "MANY", 300)
+    found, alone = fit(took, CORES)
+    assert found == fit(took[-300:], CORES)[0]
+    assert len(alone) == len(took)
+    assert fmean(each.seconds for each in alone) == pytest.approx(fmean(alone_s), rel=0.1)
 
 
 MOMENTS = st.floats(0, 1e6, allow_subnormal=False)

@@ -25,6 +25,8 @@ LEAST_CORRELATION: Final = 3.0
 _SHORTEST_S: Final = 1e-9
 FEW: Final = 20
 """Works; of fewer nothing is fitted."""
+MANY: Final = 50_000
+"""Works; of more, the exponent is that of the last ones: a bound on how long the search takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,31 @@ def fit(took: Sequence[Took], cores: float) -> tuple[Contention, list[Took]]:
 
     Operations without a time, and all of them where nothing can be said, are as they were, without contention.
     """
-    timed = [each for each in took if each.end_s is not None and each.seconds > 0]
-    if len(timed) < FEW:
+    timed = sorted((each for each in took if each.end_s is not None and each.seconds > 0), key=_end_s)
+    found = _contention(timed[-MANY:], cores)
+    if found is NO_CONTENTION:
         return NO_CONTENTION, list(took)
-    crowd = _Crowd([(each.end_s - each.seconds, each.end_s) for each in timed if each.end_s is not None])
+    rest = [each for each in took if each.end_s is None or each.seconds <= 0]
+    alone = zip(timed, _Crowd.of(timed).alone_s(found), strict=True)
+    return found, [*(replace(each, seconds=seconds) for each, seconds in alone), *rest]
+
+
+def _contention(timed: Sequence[Took], cores: float) -> Contention:
+    if len(timed) < FEW:
+        return NO_CONTENTION
+    crowd = _Crowd.of(timed)
     kinds = [each.operation for each in timed]
     met = [log(max(1.0, count / cores)) for count in crowd.met()]
     if _correlation(kinds, met, [each.seconds for each in timed]) * sqrt(len(timed)) < LEAST_CORRELATION:
-        return NO_CONTENTION, list(took)
-    found = min(
+        return NO_CONTENTION
+    return min(
         (Contention(cores, exponent) for exponent in EXPONENTS),
         key=lambda each: abs(_correlation(kinds, met, crowd.alone_s(each))),
     )
-    rest = [each for each in took if each.end_s is None or each.seconds <= 0]
-    alone = zip(timed, crowd.alone_s(found), strict=True)
-    return found, [*(replace(each, seconds=seconds) for each, seconds in alone), *rest]
+
+
+def _end_s(took: Took) -> float:
+    return took.end_s if took.end_s is not None else 0.0
 
 
 class _Crowd:
@@ -72,6 +84,11 @@ class _Crowd:
         self._times = sorted(changes)
         self._place = {time_s: number for number, time_s in enumerate(self._times)}
         self._counts = list(accumulate(changes[time_s] for time_s in self._times))
+
+    @staticmethod
+    def of(timed: Sequence[Took]) -> _Crowd:
+        """Of operations that all have a time."""
+        return _Crowd([(_end_s(each) - each.seconds, _end_s(each)) for each in timed])
 
     def met(self) -> list[int]:
         """How many each has met, itself included: those under way when it began, and those that began just after.
