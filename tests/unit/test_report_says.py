@@ -12,6 +12,7 @@ from dutyfree.measure.design.study import Arm, Grid, Study, Warmth
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.says import says
+from dutyfree.measure.results.records import Trial
 from dutyfree.measure.stats.analysis import Metric, Setting, analyse
 
 
@@ -98,6 +99,21 @@ def test_failures_and_the_floor_are_always_told() -> None:
         assert any("floor" in each or "instrument itself" in each for each in sentences)
     assert "most often" not in " ".join(each.text for each in says(Evidence(*samples.only_failures())))
     assert "most often on gvisor" in " ".join(each.text for each in says(Evidence(*samples.whole())))
+
+
+def test_one_cause_of_most_failures_is_told() -> None:
+    results, _ = samples.only_failures()
+    trials = [replace(each, cause="overload: 8 were under way") for each in results.trials if not each.completed]
+    other = replace(trials[0], cause="SubstrateFailed: no luck")
+
+    def said(*failed: Trial) -> str:
+        alike = replace(results, trials=(*failed, *(each for each in results.trials if each.completed)))
+        (sentence,) = (each.text for each in says(Evidence(alike, analyse(alike))) if "trials failed" in each.text)
+        return sentence
+
+    assert said(*trials).endswith(". All of them: overload: 8 were under way.")
+    assert said(*trials[1:], other).endswith(f". {len(trials) - 1} of them: overload: 8 were under way.")
+    assert "of them:" not in said(*trials[:1], other)
 
 
 def test_a_study_without_trials_says_so() -> None:

@@ -13,12 +13,13 @@ import report_samples as samples
 from synthetic_results import write_results
 
 from dutyfree.cli.main import main
-from dutyfree.measure.report import words
+from dutyfree.measure.report import terminal, words
 from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.says import says
 from dutyfree.measure.report.terminal import summary
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats.analysis import Analysis, Metric, Setting
+from dutyfree.model import Phase
 
 ALL: list[Callable[[], tuple[Results, Analysis]]] = [
     samples.whole,
@@ -74,6 +75,13 @@ def test_a_waterfall_shows_each_phase_where_it_begins() -> None:
             assert abs(begins - ends) <= 1 or not ends
             ends = begins + len(match[3])
     assert [line.split()[0] for line in block][:4] == ["create", "setup", "dispatch", "execute"]
+
+
+def test_names_are_left_out_whole_where_there_is_no_room() -> None:
+    phases = [Phase.READY, Phase.DISPATCH, Phase.OBSERVE]
+    assert terminal._listed(phases, 24) == "ready, dispatch, observe"
+    assert terminal._listed(phases, 23) == "ready and 2 more"
+    assert terminal._listed(phases, 12) == "3 phases"
 
 
 def test_a_study_without_a_completed_trial_has_a_summary() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -173,6 +174,12 @@ def _failures(evidence: Evidence) -> Saying:
     text = f"{failed:,} of {attempted:,} trials failed and were not timed"
     if rates[worst] > min(rates.values()):
         text += f"; most often on {words.name(worst)}, {counted[worst][0]:,} of {counted[worst][1]:,}"
+    causes: Counter[str] = Counter()
+    for each in evidence.analysis.failures:
+        causes.update(each.by_cause)
+    cause, times = causes.most_common(1)[0] if causes else ("", 0)
+    if times > failed / 2:
+        text += f". {'All' if times == failed else f'{times:,}'} of them: {words.line(cause)}"
     return Saying(f"{text}.")
 
 
@@ -201,7 +208,7 @@ def _compared(ratio: Estimate | None, what: str) -> str:
         return ""
     times, bounds = words.number(ratio.value), words.interval_of(ratio)
     if ratio.low is None or ratio.high is None:
-        return f", {times} times as {what} (too few blocks for an interval)"
+        return f", {times} times as {what} in the blocks that have both (too few for an interval)"
     if ratio.low <= 1 <= ratio.high:
         return f"; this study cannot tell the two apart (ratio {times}, {bounds})"
     return f", {times} ({bounds}) times as {what}"

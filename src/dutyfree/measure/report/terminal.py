@@ -101,7 +101,17 @@ def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
             small.append(phase)
         begun += spent
     if small:
-        yield _line("the rest", ", ".join(small), bar, sum(trial.by_phase[phase] for phase in small), trial.wall_ns)
+        yield _line("the rest", _listed(small, bar), bar, sum(trial.by_phase[phase] for phase in small), trial.wall_ns)
+
+
+def _listed(phases: list[Phase], width: int) -> str:
+    """Their names, as many as there is room for."""
+    for kept in range(len(phases), 0, -1):
+        more = f" and {len(phases) - kept} more" if kept < len(phases) else ""
+        text = ", ".join(phases[:kept]) + more
+        if len(text) <= width:
+            return text
+    return f"{len(phases)} phases"
 
 
 def _line(name: str, drawn: str, bar: int, spent_ns: int, wall_ns: int) -> str:
