@@ -326,6 +326,24 @@ async def test_an_arm_that_cannot_be_opened_is_named_and_the_others_go_on(tmp_pa
     assert results.cut_short == ""
 
 
+@pytest.mark.parametrize(
+    ("stderr", "told"),
+    [
+        (b"", ""),
+        (b"warning\nsh: x.py:  Permission denied\n\n", ": sh: x.py: Permission denied"),
+        (b"\x1b[31mred", ""),
+        (b"\xff" * 5000, ": " + "\ufffd" * 120),
+    ],
+)
+def test_what_a_command_complained_about_is_told(stderr: bytes, told: str) -> None:
+    counts: dict[str, Any] = {"stdout_bytes": 0, "stderr_bytes": len(stderr), "cpu_ms": 0.0, "peak_memory_bytes": 0}
+    flags = dict.fromkeys(("timed_out", "truncated", "oom_killed", "pids_limited", "disk_full"), False)
+    seen = Observation(
+        exit_code=1, signal=None, stdout=b"", stderr=stderr, timing=Timing("", 0, 1, 1), **counts, **flags
+    )
+    assert Expectation().mismatch(seen) == f"exit code 1, not 0{told}"
+
+
 async def test_an_action_that_does_not_give_what_was_expected_is_named(tmp_path: Path) -> None:
     wrong = Workload(
         "wrong",

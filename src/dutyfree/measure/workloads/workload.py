@@ -6,9 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Action, Observation, Stage
+
+_MOST_STDERR: Final = 4096
+_LONGEST_COMPLAINT: Final = 120
 
 
 class ActionKind(StrEnum):
@@ -42,13 +46,20 @@ class Expectation:
             if happened:
                 return words
         if self.exit_code is not None and seen.exit_code != self.exit_code:
-            return f"exit code {seen.exit_code}, not {self.exit_code}"
+            return f"exit code {seen.exit_code}, not {self.exit_code}{_complaint(seen.stderr)}"
         for text in self.contains:
             if text.encode() not in seen.stdout:
                 return f"its output lacks {text!r}"
         if self.sha256 and hashlib.sha256(seen.stdout).hexdigest() != self.sha256:
             return f"its output is not the one with SHA-256 {self.sha256[:12]}..."
         return ""
+
+
+def _complaint(stderr: bytes) -> str:
+    """The last line that a command wrote about what went wrong, for whoever has to find out why; it may be anything."""
+    lines = [" ".join(line.split()) for line in stderr[-_MOST_STDERR:].decode(errors="replace").splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return f": {last[:_LONGEST_COMPLAINT]}" if last.isprintable() and last else ""
 
 
 @dataclass(frozen=True, slots=True)
