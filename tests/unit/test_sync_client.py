@@ -161,6 +161,8 @@ from pathlib import Path
 import dutyfree
 from dutyfree import sync
 
+# A test run in the background of a shell has inherited that Ctrl-C is to be ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = threading.Event()
 
 def work(box, task):
