@@ -177,9 +177,10 @@ async def test_an_engine_that_dies_is_an_infrastructure_failure_at_once(tmp_path
         engine.start()
         async with DockerSubstrate(host=engine.host, image=image, store=tmp_path / "store") as again:
             # What has ended meanwhile an engine removes by itself, some time after it answers again.
-            deadline_s = time.monotonic() + WITHIN_S
-            while (left := engine.lines("ps", "-aq")) and time.monotonic() < deadline_s:
+            left, deadline_s = engine.lines("ps", "-aq"), time.monotonic() + WITHIN_S
+            while left and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.2)
+                left = engine.lines("ps", "-aq")
             assert left == set()
             await (await again.create(SandboxSpec())).destroy()
 
