@@ -78,6 +78,8 @@ def own_engine() -> Iterator[Engine]:
             yield Engine(started.stdout.strip(), Path(home))
         finally:
             subprocess.run([SCRIPT, "stop", home], check=True, timeout=60)
+            left = subprocess.run(["pgrep", "-f", "--", f"--pidfile {home}/"], capture_output=True, text=True, timeout=60)
+            assert not left.stdout, f"an engine was not stopped: {left.stdout}"
 
 
 @contextmanager
