@@ -78,8 +78,13 @@ def own_engine() -> Iterator[Engine]:
             yield Engine(started.stdout.strip(), Path(home))
         finally:
             subprocess.run([SCRIPT, "stop", home], check=True, timeout=60)
-            left = subprocess.run(["pgrep", "-f", "--", f"--pidfile {home}/"], capture_output=True, text=True, timeout=60)
-            assert not left.stdout, f"an engine was not stopped: {left.stdout}"
+            assert not _engines_below(home), "an engine was not stopped"
+
+
+def _engines_below(home: str) -> str:
+    """The numbers of engines that have their files there."""
+    command = ["pgrep", "--full", "--", f"--pidfile {home}/"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
 
 
 @contextmanager
