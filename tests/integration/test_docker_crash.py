@@ -19,7 +19,7 @@ from docker_engine import Engine, any_engine, own_engine
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed, SandboxGone
 from dutyfree.model import Action, Observation, SandboxSpec
-from dutyfree.substrates.docker import DockerSubstrate
+from dutyfree.substrates.docker import DockerSubstrate, plan
 from dutyfree.substrates.docker.plan import GUEST, OWNER_LABEL, SNAPSHOT_LABEL
 
 ALIVE = 20
@@ -147,6 +147,21 @@ def _died_with_a_claim() -> str:
     """The name of a claim of a process that has ended."""
     command = [sys.executable, "-c", "from dutyfree.substrates import claims; print(claims.claim('docker').name)"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+async def test_what_a_closed_substrate_could_not_remove_goes_with_the_next_one(engine: Engine, tmp_path: Path) -> None:
+    substrates = [DockerSubstrate(host=engine.host, image=engine.import_bare_image(), store=tmp_path) for _ in range(2)]
+    first, second = substrates
+    await first.open()
+    await (await first.create(SandboxSpec())).destroy()
+    client, owner = first._engine, first.owner
+    assert client is not None
+    known = await first.images.ready(first.image_for(SandboxSpec()))
+    await client.create(plan.container(known.id, SandboxSpec(), client.facts, owner=owner, user="0:0", runtime=None))
+    await first.close()
+    assert sorted(each.split()[0] for each in marked(engine, owner)) == ["container", "volume"]
+    async with second:
+        assert marked(engine, owner) == set()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from dutyfree.substrates.docker.volume import GuestVolume
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 
 CLAIMS = "docker"
+_given_up: deque[str] = deque(maxlen=1024)
+"""Claims of substrates that this process has closed: what an engine that was away then still has of theirs is nobody's,
+though their process lives."""
 _HIDDEN = "gVisor keeps /tmp, and by default all that is written, from the engine"
 _WEAK_IN_GVISOR = {
     Capability.LIMIT_MEMORY: "gVisor's memory has one limit: going past it ends the sandbox, not the command",
@@ -160,6 +164,7 @@ class DockerSubstrate(EngineSubstrate):
             await engine.close()
             if self._claim is not None:
                 await asyncio.to_thread(self._claim.release)
+                _given_up.append(self._claim.name)
                 self._claim = None
             await asyncio.to_thread(self.store.close)
 
@@ -189,19 +194,23 @@ class GVisorDockerSubstrate(DockerSubstrate):
         return _WEAK_IN_GVISOR
 
 
+def _is_nobodys(owner: str) -> bool:
+    return owner in _given_up or claims.is_dead(owner, CLAIMS)
+
+
 async def _sweep(engine: Engine) -> None:
-    """Remove what processes that were killed left in the engine, by its labels; nothing else is looked at.
+    """Remove what killed processes, and substrates that were closed, left in the engine, by its labels; nothing else.
 
     Labels are inherited by what others make of ours. Our volume is not; and images that have a name are theirs.
     """
     for container, owner in (await engine.containers(plan.OWNER_LABEL)).items():
-        if claims.is_dead(owner, CLAIMS) and plan.volume(owner) in await engine.volumes_in(container):
+        if _is_nobodys(owner) and plan.volume(owner) in await engine.volumes_in(container):
             await engine.remove(container)
     for volume, owner in (await engine.volumes(plan.OWNER_LABEL)).items():
-        if claims.is_dead(owner, CLAIMS) and volume == plan.volume(owner):
+        if _is_nobodys(owner) and volume == plan.volume(owner):
             await engine.remove_volume(volume)
     images = await engine.nameless_images(plan.SNAPSHOT_LABEL)
-    doomed = {image for image, owner in images.items() if claims.is_dead(owner, CLAIMS)}
+    doomed = {image for image, owner in images.items() if _is_nobodys(owner)}
     while doomed:
         gone = {image for image in doomed if await engine.remove_image(image)}
         if not gone:
