@@ -14,6 +14,7 @@ from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.says import says
 from dutyfree.measure.results.records import Trial
 from dutyfree.measure.stats.analysis import Metric, Setting, analyse
+from dutyfree.measure.stats.conditions import OTHER_CAUSES
 
 
 def told(study: Study, **natures: object) -> list[str]:
@@ -114,6 +115,13 @@ def test_one_cause_of_most_failures_is_told() -> None:
     assert said(*trials).endswith(". All of them: overload: 8 were under way.")
     assert said(*trials[1:], other).endswith(f". {len(trials) - 1} of them: overload: 8 were under way.")
     assert "of them:" not in said(*trials[:1], other)
+
+
+def test_all_sorts_of_causes_are_no_cause() -> None:
+    results, analysis = samples.only_failures()
+    mixed = [replace(each, by_cause={OTHER_CAUSES: each.failed}) for each in analysis.failures]
+    sentences = [each.text for each in says(Evidence(results, replace(analysis, failures=tuple(mixed))))]
+    assert not any("of them:" in each for each in sentences)
 
 
 def test_a_study_without_trials_says_so() -> None:

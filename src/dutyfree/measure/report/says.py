@@ -11,6 +11,7 @@ from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, extremes
 from dutyfree.measure.stats.analysis import Metric, Setting, Summary
 from dutyfree.measure.stats.caveats import Code
+from dutyfree.measure.stats.conditions import OTHER_CAUSES
 from dutyfree.measure.stats.estimate import Caveat, Estimate
 from dutyfree.measure.stats.ratios import logs_by_block, paired_ratios, readings
 
@@ -176,10 +177,12 @@ def _failures(evidence: Evidence) -> Saying:
         text += f"; most often on {words.name(worst)}, {counted[worst][0]:,} of {counted[worst][1]:,}"
     causes: Counter[str] = Counter()
     for each in evidence.analysis.failures:
-        causes.update(each.by_cause)
-    cause, times = causes.most_common(1)[0] if causes else ("", 0)
-    if times > failed / 2:
-        text += f". {'All' if times == failed else f'{times:,}'} of them: {words.line(cause)}"
+        if each.condition.arm in counted:
+            causes.update(each.by_cause)
+    del causes[OTHER_CAUSES]
+    for cause, times in causes.most_common(1):
+        if times > failed / 2:
+            text += f". {'All' if times == failed else f'{times:,}'} of them: {words.line(cause)}"
     return Saying(f"{text}.")
 
 
