@@ -1,4 +1,4 @@
-/* dutyfree-spawner --control FD --guest PATH
+/* dutyfree-spawner --control FD --guest PATH [--rootless 0|1]
  *
  * Serves one host process over a seqpacket socket. When that socket closes, for whatever reason, every cell is killed,
  * everything that was made is given back, and the spawner exits. */
@@ -54,13 +54,14 @@ static int seal_guest(const char *path) {
     return memory;
 }
 
-/* Mounts made from here on are nobody else's. An ordinary user first becomes root of a user namespace of its own. */
-static void leave_the_host(void) {
+/* Mounts made from here on are nobody else's. Without the privileges for that, we first become root of a user namespace
+ * of our own; that may also be root in a container, which has few of them. */
+static void leave_the_host(bool rootless) {
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char map[64];
-    if (unshare(uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) < 0) die("unshare");
-    if (uid != 0) {
+    if (unshare(rootless ? CLONE_NEWNS | CLONE_NEWUSER : CLONE_NEWNS) < 0) die("unshare");
+    if (rootless) {
         snprintf(map, sizeof map, "0 %u 1\n", uid);
         if (!write_file("/proc/self/setgroups", "deny") || !write_file("/proc/self/uid_map", map)) die("uid_map");
         snprintf(map, sizeof map, "0 %u 1\n", gid);
@@ -159,12 +160,14 @@ static void run(struct spawner *spawner, int signals) {
 int main(int argc, char **argv) {
     struct spawner spawner = {.control = -1};
     const char *guest = NULL;
+    bool rootless = false;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--control")) spawner.control = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--guest")) guest = argv[i + 1];
+        else if (!strcmp(argv[i], "--rootless")) rootless = !strcmp(argv[i + 1], "1");
     }
     if (spawner.control < 0 || !guest) {
-        dprintf(STDERR_FILENO, "usage: dutyfree-spawner --control FD --guest PATH\n");
+        dprintf(STDERR_FILENO, "usage: dutyfree-spawner --control FD --guest PATH [--rootless 0|1]\n");
         return 2;
     }
     sigset_t children;
@@ -184,7 +187,7 @@ int main(int argc, char **argv) {
     (void)setrlimit(RLIMIT_NOFILE, &files);
     spawner.guest = seal_guest(guest);
     filter_build(&spawner.filter);
-    leave_the_host();
+    leave_the_host(rootless);
     if (!networks_start(&spawner.networks)) die("the maker of networks");
     int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
     spawner.epoll = epoll_create1(EPOLL_CLOEXEC);

@@ -5,6 +5,7 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -134,8 +135,28 @@ static bool make_node(const struct arguments *a) {
 }
 
 static bool do_mount(const struct arguments *a) {
-    const char *type = *a->text[2] ? a->text[2] : NULL, *options = *a->text[4] ? a->text[4] : NULL;
-    return mount(a->text[0], a->text[1], type, (unsigned long)number_of(a->text[3]), options) == 0;
+    const char *type = *a->text[2] ? a->text[2] : NULL, *options = *a->text[4] ? a->text[4] : NULL, *target = a->text[1];
+    char beneath[32];
+    int place = -1;
+    if (!strncmp(target, NEW "/", sizeof NEW)) { /* an image may have put links on the way there */
+        struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+        place = (int)syscall(SYS_openat2, AT_FDCWD, target, &how, sizeof how);
+        if (place < 0) return false;
+        snprintf(beneath, sizeof beneath, "/proc/self/fd/%d", place);
+        target = beneath;
+    }
+    bool done = mount(a->text[0], target, type, (unsigned long)number_of(a->text[3]), options) == 0;
+    int error = errno;
+    if (place >= 0) close(place);
+    errno = error;
+    return done;
+}
+
+static bool show(const struct arguments *a) {
+    char flags[24];
+    snprintf(flags, sizeof flags, "%lu", (unsigned long)(MS_BIND | MS_REC));
+    struct arguments bind = {.text = {a->text[0], a->text[1], "", flags, ""}, .count = 5};
+    return do_mount(&bind) || errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
 }
 
 static bool make_read_only(const char *directory) {
@@ -155,7 +176,7 @@ bool operation_do(const struct field *field, struct step *step) {
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
-                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0}};
+                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_UNMOUNT, 1, 0}, {OP_SHOW, 2, 1}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -173,6 +194,8 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_HOSTNAME: done = sethostname(a.text[0], strlen(a.text[0])) == 0; break;
     case OP_READ_ONLY: done = make_read_only(a.text[0]); break;
     case OP_ENSURE: (void)make_file(&a, number_of(a.text[4]) != 0), done = true; break;
+    case OP_UNMOUNT: done = umount2(a.text[0], MNT_DETACH | UMOUNT_NOFOLLOW) == 0; break;
+    case OP_SHOW: done = show(&a); break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

@@ -24,6 +24,7 @@ enum {
 };
 
 #define FROZEN "/frozen"
+#define NEW "/new" /* where a cell's root is put together */
 #define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by us: the host's end is our only reason to stop */
 
 /* Messages: a kind in the first byte, then fields. */
@@ -51,7 +52,8 @@ enum operation {
     OP_WRITE = 34,     /* path, octal mode, owner, text */
     OP_MKNOD = 35,     /* path, octal mode with type, owner, major, minor */
     OP_XATTR = 36,     /* path, name, text */
-    OP_MOUNT = 37,     /* source, target, type, flags, options; an empty string stands for none */
+    OP_MOUNT = 37,     /* source, target, type, flags, options; an empty string stands for none. Below NEW, no link of an
+                          image is followed on the way to the target */
     OP_ROOT = 38,      /* directory: becomes /, everything else is let go */
     OP_HOSTNAME = 39,  /* name */
     OP_CGROUP_NS = 40, /* hides the cgroups above the cell's own */
@@ -59,6 +61,8 @@ enum operation {
     OP_KEEP = 42,      /* directory: what is mounted there can be frozen later; only in a cell */
     OP_ENSURE = 43,    /* path, octal mode, owner, text, 0 or 1: a file where there is none (with 1, also in place of
                           what is there); where there cannot be one, nothing */
+    OP_UNMOUNT = 45,   /* path */
+    OP_SHOW = 46,      /* source, target: the tree at source is seen at target, too, unless an image took the target away */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
                      the id `account` (0: whoever we are) */

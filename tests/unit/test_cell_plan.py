@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups, hostroot, plan
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
+from dutyfree.substrates.cell.mounts import Mount
 from dutyfree.substrates.cell.operations import Operation, Verb, encode, op
+from dutyfree.substrates.cell.parts import Listing, Part, Showing, for_root, for_user, is_open, of_installation
+from dutyfree.substrates.cell.setting import Base, Lower, Setting
+from dutyfree.substrates.cell.spawner_root import spawner_plan
 from dutyfree.substrates.hierarchies import Cgroups
 
 V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
@@ -35,15 +39,14 @@ def host_roots(draw: st.DrawFn) -> HostRoot:
         masked_directories=tuple(sorted(masked)),
         masked_files=tuple(sorted(files)),
         repeated=tuple((path, draw(st.sampled_from([0o755, 0o711, 0o700]))) for path in sorted(repeated)),
-        mounted=("/usr", "/opt/data"),
-        separate=("/usr", "/opt/data"),
+        parts=(Part("/opt/data"), Part("/usr")),
         resolv_conf="nameserver 192.0.2.1\n",
         name_servers="nameserver 192.0.2.1\n",
     )
 
 
-def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> plan.Setting:
-    return plan.Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab", "/layers-here")
+def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> Setting:
+    return Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab", "/layers-here")
 
 
 def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
@@ -62,8 +65,7 @@ HOST = HostRoot(
     masked_directories=("/etc/ssh",),
     masked_files=("/etc/shadow",),
     repeated=(("/etc", 0o755), ("/var", 0o755)),
-    mounted=(),
-    separate=(),
+    parts=(),
     resolv_conf="",
     name_servers="nameserver 192.0.2.1\n",
 )
@@ -73,16 +75,16 @@ HOST = HostRoot(
 def test_what_the_host_closes_stays_the_hosts_own_and_as_closed(host: HostRoot) -> None:
     modes = dict(host.repeated)
     hidden = {path for path, _mode in host.own} | set(host.masked_directories)
-    for path, mode, owner in arguments(plan.spawner_plan(setting(host)), Verb.MKDIR):
+    for path, mode, owner in arguments(spawner_plan(setting(host)), Verb.MKDIR):
         name = path.removeprefix("/mask")
         if path.startswith("/mask/") and name not in hidden:
             assert int(mode, 8) == modes[name]
-            assert (int(owner) == 0) is not hostroot.is_open(modes[name])
+            assert (int(owner) == 0) is not is_open(modes[name])
 
 
 @given(host_roots())
 def test_every_mask_is_opaque(host: HostRoot) -> None:
-    operations = plan.spawner_plan(setting(host))
+    operations = spawner_plan(setting(host))
     opaque = {path for path, name, _value in arguments(operations, Verb.XATTR) if name == "trusted.overlay.opaque"}
     whiteouts = {path for path, mode, _owner, *_device in arguments(operations, Verb.MKNOD) if mode == "20000"}
     assert {f"/mask{path}" for path in host.masked_directories} <= opaque
@@ -90,20 +92,20 @@ def test_every_mask_is_opaque(host: HostRoot) -> None:
 
 
 lowers = st.builds(
-    plan.Lower,
+    Lower,
     st.sampled_from(["/layers/aa/tree", "/layers/bb/tree", "/frozen/7/upper"]),
     st.frozensets(st.tuples(st.sampled_from(["/usr", "/opt/data", "/alpha"]), st.just(0o750))),
     inside_host=st.booleans(),
 )
 bases = st.one_of(
-    st.builds(plan.Base, st.lists(lowers, max_size=3).map(tuple), st.just(True)),
-    st.builds(plan.Base, st.lists(lowers, min_size=1, max_size=3).map(tuple), st.just(False)),
+    st.builds(Base, st.lists(lowers, max_size=3).map(tuple), st.just(True)),
+    st.builds(Base, st.lists(lowers, min_size=1, max_size=3).map(tuple), st.just(False)),
 )
 
 
 @given(host_roots(), st.booleans(), st.sampled_from([Network.NONE, Network.HOST]), st.sampled_from(list(Upper)), bases)
 def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not_the_own_one(
-    host: HostRoot, rootless: bool, network: Network, upper: Upper, base: plan.Base
+    host: HostRoot, rootless: bool, network: Network, upper: Upper, base: Base
 ) -> None:
     operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper), base)
     verbs = [operation.verb for operation in operations]
@@ -118,7 +120,7 @@ def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not
 
 @given(host_roots(), st.booleans(), bases)
 def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
-    host: HostRoot, rootless: bool, base: plan.Base
+    host: HostRoot, rootless: bool, base: Base
 ) -> None:
     operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)
     overlays = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
@@ -136,7 +138,7 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
 
 
 @given(host_roots(), st.booleans(), bases)
-def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, base: plan.Base) -> None:
+def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, base: Base) -> None:
     mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base), Verb.MOUNT)
     for _source, target, kind, _flags, options in mounts:
         if kind == "overlay":
@@ -144,40 +146,101 @@ def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, b
             assert upper == "/up/upper" + target.removeprefix("/new")
 
 
+ROOTLESS_PARTS = (Part("/etc"), Part("/usr"), Part("/var"))
+
+
 def test_a_rootless_cell_never_sees_a_directory_that_the_host_closes() -> None:
-    operations = plan.cell_plan(setting(HOST, rootless=True), 3, SandboxSpec())
-    lowers = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
-    assert any("/host/usr" in options for options in lowers)
-    assert not any("/host/vault" in options for options in lowers)
+    seen = dict(hostroot.seen_directories(HOST.top_level, {"/var"}, []))
+    assert seen == {"/etc": 0o755, "/usr": 0o755}
+    assert hostroot.seen_directories(HOST.top_level, set(), [Mount("/vault/disk", "ext4", "0:9")]) == [
+        ("/etc", 0o755), ("/usr", 0o755), ("/var", 0o755),
+    ]  # fmt: skip
+    data = TopLevel("data", 0o755)
+    assert hostroot.seen_directories([data], set(), [Mount("/data/disk1", "ext4", "0:9")]) == []
 
 
 def test_a_rootless_cell_masks_by_mounts() -> None:
-    operations = plan.cell_plan(setting(HOST, rootless=True), 3, SandboxSpec())
+    operations = plan.cell_plan(setting(replace(HOST, parts=ROOTLESS_PARTS), rootless=True), 3, SandboxSpec())
     targets = {target for _source, target, *_rest in arguments(operations, Verb.MOUNT)}
     assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= targets
 
 
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:
-    host = replace(HOST, mounted=("/usr",), separate=("/usr",))
-    assert any(
-        target.endswith("/host/usr") for _s, target, *_r in arguments(plan.spawner_plan(setting(host)), Verb.MOUNT)
-    )
+    host = replace(HOST, parts=(Part("/usr"),))
+    assert any(target.endswith("/host/usr") for _s, target, *_r in arguments(spawner_plan(setting(host)), Verb.MOUNT))
     mounts = arguments(plan.cell_plan(setting(host), 3, SandboxSpec()), Verb.MOUNT)
     assert [target for _s, target, kind, *_r in mounts if kind == "overlay"] == ["/new", "/new/usr"]
 
 
 def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
-    host = replace(HOST, mounted=("/usr/local",), separate=("/usr/local",))
+    host = replace(HOST, parts=(Part("/usr").as_it_is("/usr/local is mounted below it"),))
     operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
     mounts = arguments(operations, Verb.MOUNT)
     assert not any(target == "/new/usr" and kind == "overlay" for _s, target, kind, *_r in mounts)
     assert arguments(operations, Verb.READ_ONLY) == [("/new/usr",)]
 
 
-def test_a_rootless_cell_does_not_see_data_that_is_mounted_on_the_host() -> None:
-    host = replace(HOST, top_level=(*HOST.top_level, TopLevel("data", 0o755)), mounted=("/data/disk1",))
+def user_parts(*mounts: Mount, listings: dict[str, Listing] | None = None) -> dict[str, Part]:
+    """What an ordinary user's cells get of /usr with these mounts."""
+    found = for_user([("/usr", 0o755)], mounts, ["/usr/hidden"], lambda path, _spared: (listings or {}).get(path))
+    return {part.path: part for part in found}
+
+
+def test_without_privilege_a_directory_with_a_mount_below_it_is_taken_apart() -> None:
+    listings = {
+        "/usr": Listing((("bin", 0o755), ("closed", 0o700), ("hidden", 0o755), ("local", 0o755)), (("lib64", "lib"),)),
+        "/usr/local": Listing((("bin", 0o755), ("nv", 0o755))),
+    }
+    parts = user_parts(Mount("/usr/local/nv", "tmpfs", "0:9"), listings=listings)
+    assert {path: part.showing.value for path, part in parts.items()} == {
+        "/usr": "taken apart",
+        "/usr/bin": "overlaid",
+        "/usr/local": "taken apart",
+        "/usr/local/bin": "overlaid",
+        "/usr/local/nv": "overlaid",
+    }
+    assert parts["/usr"].links == (("lib64", "lib"),)
+    host = replace(HOST, parts=tuple(parts.values()))
     operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
-    assert not any("/host/data" in " ".join(each) for each in arguments(operations, Verb.MOUNT))
+    overlaid = [target for _s, target, kind, *_r in arguments(operations, Verb.MOUNT) if kind == "overlay"]
+    assert overlaid == ["/new", "/new/usr/bin", "/new/usr/local/bin", "/new/usr/local/nv"]
+
+
+def test_a_directory_that_cannot_be_taken_apart_is_shown_read_only_with_the_reason() -> None:
+    for listing in (None, Listing(files=1), Listing(tuple((f"d{n}", 0o755) for n in range(99)))):
+        parts = user_parts(Mount("/usr/nv", "ext4", "0:9"), listings={"/usr": listing} if listing else {})
+        assert [(each.showing, each.reason) for each in parts.values()] == [
+            (Showing.READ_ONLY, "/usr/nv is mounted below it")
+        ]
+
+
+def test_a_file_system_that_may_not_answer_is_not_asked() -> None:
+    def fails(path: str) -> bool:
+        raise AssertionError(path)
+
+    [part] = for_root([Mount("/opt/far", "fuse.sshfs", "0:9")], fails)
+    assert part.showing is Showing.READ_ONLY
+    assert user_parts(Mount("/usr", "nfs4", "0:9"))["/usr"].showing is Showing.READ_ONLY
+
+
+def test_root_sees_single_files_read_only_and_directories_overlaid() -> None:
+    mounts = [Mount("/etc/hosts", "ext4", "0:9"), Mount("/usr/nv", "squashfs", "0:9")]
+    parts = for_root(mounts, lambda path: path == "/usr/nv")
+    assert [part.showing.value for part in parts] == ["read-only", "overlaid"]
+    operations = plan.cell_plan(setting(replace(HOST, parts=parts)), 3, SandboxSpec())
+    assert arguments(operations, Verb.SHOW) == [("/host/etc/hosts", "/new/etc/hosts")]
+
+
+def test_masks_cover_what_is_hidden_in_a_part_that_is_shown_as_it_is() -> None:
+    host = replace(HOST, parts=(Part("/var").as_it_is("so"), Part("/etc").as_it_is("so")))
+    operations = plan.cell_plan(setting(host), 3, SandboxSpec())
+    targets = [target for _source, target, *_rest in arguments(operations, Verb.MOUNT)]
+    assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= set(targets)
+
+
+def test_data_that_is_mounted_on_the_host_is_no_part_of_its_installation() -> None:
+    mounts = [Mount("/", "ext4", "0:1"), Mount("/data/disk1", "ext4", "0:2"), Mount("/usr", "ext4", "0:3")]
+    assert [mount.path for mount in of_installation(mounts, ["/etc/ssh"])] == ["/usr"]
 
 
 def test_no_network_means_a_namespace_of_its_own() -> None:

@@ -11,7 +11,7 @@ from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, described
-from dutyfree.substrates.cell.plan import Base, Lower, Setting
+from dutyfree.substrates.cell.setting import Base, Lower, Setting
 
 MAX_STORED = 32
 """How many stored layers a cell's root is made of: each costs time at every look-up of a file that is not there, and

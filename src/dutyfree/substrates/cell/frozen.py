@@ -13,7 +13,7 @@ from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
-from dutyfree.substrates.cell.plan import Lower, Setting, inner_roots
+from dutyfree.substrates.cell.setting import Lower, Setting, parents
 from dutyfree.substrates.cell.spawner import Birth, Spawner
 
 MAX_FROZEN = 512
@@ -131,15 +131,19 @@ class FrozenLayers:
 
 def described(lower: Lower, tree: Path, setting: Setting) -> Lower:
     """The layer with what its tree has of the directories that are overlaid by themselves. Raises OSError."""
-    inner = {path: _directory_mode(tree / path[1:]) for path in inner_roots(setting)}
+    inner = {path: _directory_mode(tree, path) for path in setting.inner_roots}
     found = frozenset((path, mode) for path, mode in inner.items() if mode is not None)
     return replace(lower, inner=found, mode=stat.S_IMODE(tree.lstat().st_mode))
 
 
-def _directory_mode(path: Path) -> int | None:
-    """None where there is no directory; a link to one is none."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return None
-    return stat.S_IMODE(mode) if stat.S_ISDIR(mode) else None
+def _directory_mode(tree: Path, path: str) -> int | None:
+    """None where there is no directory. A link is none, nor does one lead there: it could lead out of the layer."""
+    mode = 0
+    for each in (*parents(path), path):
+        try:
+            mode = (tree / each[1:]).lstat().st_mode
+        except OSError:
+            return None
+        if not stat.S_ISDIR(mode):
+            return None
+    return stat.S_IMODE(mode)

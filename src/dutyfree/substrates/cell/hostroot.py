@@ -10,13 +10,27 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.substrates.cell import mounts
+from dutyfree.substrates.cell.parts import (
+    SYSTEM_TREES,
+    Listing,
+    Part,
+    Showing,
+    for_root,
+    for_user,
+    is_below,
+    is_open,
+    is_remote,
+    look,
+    not_for_cells,
+    of_installation,
+)
 
 OWN_DIRECTORIES: dict[str, int] = {
     "/dev": 0o755,
@@ -50,6 +64,7 @@ MASKED_DIRECTORIES = (
     "/var/lib/kubelet",
     "/var/log",
     "/var/mail",
+    "/var/run",
     "/var/spool",
 )
 MASKED_FILES = (
@@ -65,8 +80,6 @@ MASKED_FILES = (
 ADDABLE_DIRECTORIES = ("/etc", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share", "/var/lib")
 """Host directories in which a cell may add and replace entries, though it cannot change the host's files there."""
 ADDABLE_TREES = ("/usr/local", "/opt", "/var/cache", "/var/lib/apt", "/var/lib/dpkg")
-SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
-"""Where a separate file system belongs to the host's installation; anywhere else it is data, which cells do not see."""
 MAX_ADDABLE = 512
 MAX_ADDABLE_DEPTH = 4
 LEAST_LOGIN_UID = 1000
@@ -97,52 +110,73 @@ class HostRoot:
     masked_files: tuple[str, ...]
     repeated: tuple[tuple[str, int], ...]
     """Directories, with their modes, that the mask layer repeats: all parents of masks, and those open to additions."""
-    mounted: tuple[str, ...]
-    """What is mounted below `/` (files, too) and not hidden anyway."""
-    separate: tuple[str, ...]
-    """Those of them that are directories and belong to the host's installation; each comes after its parent."""
+    parts: tuple[Part, ...]
+    """What each cell gets by a mount of its own; each comes after its parent."""
     resolv_conf: str
     """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
     name_servers: str
     """How names are resolved, wherever the host keeps that."""
     is_overlay: bool = False
     """Whether the root is an overlay itself, as in a container."""
+    absent: tuple[str, ...] = ()
+    """Those of `own` that the host has not got."""
+
+    @property
+    def overlaid(self) -> tuple[Part, ...]:
+        """The parts in which a cell can write."""
+        return tuple(part for part in self.parts if part.is_overlaid)
+
+    @property
+    def as_it_is(self) -> tuple[Part, ...]:
+        """The parts that a cell sees read-only."""
+        return tuple(part for part in self.parts if part.showing is Showing.READ_ONLY)
 
 
-def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
+def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> HostRoot:
     """Look at this host's root. `extra_masks` are files or directories that cells must not see.
 
     Raises InvalidRequest for an extra mask that is not there: a mask that hides nothing is a mistake.
     """
+    mounted = mounts.read()
     for path in extra_masks:
         if not os.path.lexists(path):
             raise InvalidRequest(f"there is nothing at {path!r} to be masked")
-    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *extra_masks]
+    closed = not_for_cells(mounted, in_pod="KUBERNETES_SERVICE_HOST" in os.environ)
+    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *extra_masks, *closed]
     # Both spellings: where a path leads through links, what is at its end must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
     masks -= {"/", *OWN_DIRECTORIES}
     directories = {path for path in masks if _is_real_directory(path)}
     files = {path for path in masks - directories if os.path.lexists(path)}
     hidden = {*directories, *OWN_DIRECTORIES}
-    directories = {path for path in directories if not _is_below(path, hidden - {path})}
-    files = {path for path in files if not _is_below(path, hidden)}
-    mounted = [path for path in _mount_points() if not _is_below(path, hidden)]
+    directories = {path for path in directories if not is_below(path, hidden - {path})}
+    files = {path for path in files if not is_below(path, hidden)}
+    top_level = tuple(_top_level([mount.path for mount in mounted if is_remote(mount.kind)]))
+    if rootless:
+        parts = for_user(seen_directories(top_level, hidden, mounted), of_installation(mounted, hidden), hidden)
+    else:
+        parts = for_root(of_installation(mounted, hidden), _is_real_directory)
     return HostRoot(
-        top_level=tuple(_top_level()),
+        top_level=top_level,
         own=tuple(OWN_DIRECTORIES.items()),
         masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
         masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
-        repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden),
-        mounted=tuple(mounted),
-        separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
+        repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden, {mount.path for mount in mounted}),
+        parts=parts,
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
         name_servers=_resolv_conf(),
-        is_overlay=any(_mount_point(line) == "/" and b" - overlay " in line for line in _mountinfo()),
+        is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),
+        absent=tuple(path for path in OWN_DIRECTORIES if not _is_real_directory(path)),
     )
 
 
-def _is_below(path: str, directories: dict[str, int] | set[str]) -> bool:
-    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+def seen_directories(
+    top_level: Iterable[TopLevel], hidden: Collection[str], mounted: Iterable[mounts.Mount]
+) -> list[tuple[str, int]]:
+    """The directories of `/` that a rootless cell sees; data that is mounted below one hides the whole of it."""
+    data = [mount.path for mount in mounted if not is_below(mount.path, SYSTEM_TREES)]
+    seen = [(f"/{entry.name}", entry.mode) for entry in top_level if entry.is_open and f"/{entry.name}" not in hidden]
+    return [(path, mode) for path, mode in seen if not any(is_below(each, [path]) for each in data)]
 
 
 def _is_real_directory(path: str) -> bool:
@@ -171,21 +205,18 @@ def _homes() -> Iterator[str]:
             yield home.rstrip("/")
 
 
-def _top_level() -> Iterator[TopLevel]:
-    with os.scandir("/") as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_symlink():
-                yield TopLevel(entry.name, 0o777, str(Path(entry.path).readlink()))
-            elif entry.is_dir(follow_symlinks=False):
-                yield TopLevel(entry.name, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode))
+def _top_level(remote: Collection[str]) -> Iterator[TopLevel]:
+    found = look("/", remote) or Listing()
+    yield from (TopLevel(name, 0o777, target) for name, target in found.links)
+    yield from (TopLevel(name, mode) for name, mode in found.directories)
 
 
-def _repeated(masks: list[str], hidden: set[str]) -> tuple[tuple[str, int], ...]:
+def _repeated(masks: list[str], hidden: set[str], mounted: set[str]) -> tuple[tuple[str, int], ...]:
     """Every parent of a mask, however closed the host keeps it, and as many open directories as there is room for."""
     modes: dict[str, int] = {}
     needed = [str(Path(path).parent) for path in masks if path.count("/") > 1]
-    for index, path in enumerate(_with_parents([*needed, *ADDABLE_DIRECTORIES, *_trees()])):
-        if path in modes or _is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):
+    for index, path in enumerate(_with_parents([*needed, *ADDABLE_DIRECTORIES, *_trees(mounted)])):
+        if path in modes or is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):
             continue
         mode = stat.S_IMODE(os.lstat(path).st_mode)
         is_needed = any(path == each or each.startswith(path + "/") for each in needed)
@@ -199,11 +230,6 @@ def _parent_is_repeated(path: str, modes: dict[str, int]) -> bool:
     return parent == "/" or is_open(modes.get(parent, 0))
 
 
-def is_open(mode: int) -> bool:
-    """Whether the host lets everyone look into a directory of that mode."""
-    return mode & 0o005 == 0o005
-
-
 def _with_parents(paths: list[str]) -> Iterator[str]:
     for path in paths:
         parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
@@ -211,35 +237,14 @@ def _with_parents(paths: list[str]) -> Iterator[str]:
         yield path
 
 
-def _trees() -> Iterator[str]:
+def _trees(mounted: set[str]) -> Iterator[str]:
+    """What is mounted there is not looked into: it may be large, and far away."""
     for tree in ADDABLE_TREES:
         for directory, names, _files in os.walk(tree):
             yield directory
+            names[:] = sorted(name for name in names if f"{directory}/{name}" not in mounted)
             if directory.count("/") - tree.count("/") >= MAX_ADDABLE_DEPTH - 1:
                 names.clear()
-            names.sort()
-
-
-def _mount_points() -> list[str]:
-    return sorted({_mount_point(line) for line in _mountinfo()} - {"/"})
-
-
-def _mountinfo() -> list[bytes]:
-    return Path("/proc/self/mountinfo").read_bytes().splitlines()
-
-
-def _mount_point(line: bytes) -> str:
-    return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4]))
-
-
-def file_systems(paths: Iterable[str]) -> set[bytes]:
-    """The file systems that these paths are on. (`st_dev` would tell parts of one btrfs apart.)"""
-    mounts = {_mount_point(line): line.split(b" ")[2] for line in _mountinfo()}
-    found = set()
-    for path in paths:
-        parents = [path, *(str(parent) for parent in Path(path).parents)]
-        found.add(next(mounts[parent] for parent in parents if parent in mounts))
-    return found
 
 
 def _resolv_conf() -> str:
@@ -248,6 +253,3 @@ def _resolv_conf() -> str:
         return path.read_text(errors="replace").replace("\0", "")[:4096]
     except OSError:
         return ""
-
-
-_OCTAL = re.compile(rb"\\([0-7]{3})")

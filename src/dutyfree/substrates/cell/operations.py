@@ -36,6 +36,8 @@ class Verb(IntEnum):
     READ_ONLY = 41
     KEEP = 42
     ENSURE = 43
+    UNMOUNT = 45
+    SHOW = 46
     USER = 64
     CAPS = 65
     EXEC = 66
@@ -52,6 +54,7 @@ class MountFlag(IntEnum):
     BIND = 4096
     RECURSIVE = 16384
     UNBINDABLE = 1 << 17
+    PRIVATE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,24 +64,39 @@ class Spawner:
         """The spawner's own process id while it runs."""
         return self._process.pid if self._process else None
 
-    async def open(self, plan: Plan, kept_fd: int) -> None:
-        """Start the process and carry out `plan` in it; `kept_fd` stays open for as long as it lives.
-
-        Raises SubstrateUnavailable with the step that this machine refused.
-        """
+    async def open(self, kept_fd: int, *, rootless: bool) -> None:
+        """Start the process; `kept_fd` stays open for as long as it lives."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
         with theirs:
             command = [str(self._binary), "--control", str(theirs.fileno()), "--guest", str(self._guest)]
+            command += ["--rootless", "1" if rootless else "0"]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=(theirs.fileno(), kept_fd), env={}, cwd="/",
             )  # fmt: skip
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
-        for at in range(0, len(plan), PREPARE_STEPS):
-            await self._prepare(plan[at : at + PREPARE_STEPS])
+
+    async def prepare(self, plan: Plan) -> None:
+        """Carry out a plan in the spawner itself. Raises SubstrateUnavailable with the step that was refused."""
+        try:
+            for at in range(0, len(plan), PREPARE_STEPS):
+                await self._prepare(plan[at : at + PREPARE_STEPS])
+        except (CapacityError, SubstrateFailed) as error:
+            message = f"cells cannot be made here: {error.message}"
+            raise SubstrateUnavailable(message, hint=_opening_hint(error)) from None
+
+    async def attempt(self, plan: Plan) -> str | None:
+        """The same for a short plan that may fail: None, or the step that was refused. Raises SubstrateUnavailable."""
+        try:
+            await self._prepare(plan)
+        except (CapacityError, SubstrateFailed) as error:
+            if self._dead:
+                raise SubstrateUnavailable(f"cells cannot be made here: {error.message}") from None
+            return error.message
+        return None
 
     async def _prepare(self, plan: Plan) -> None:
         self._prepared = asyncio.get_running_loop().create_future()
@@ -89,9 +104,6 @@ class Spawner:
         try:
             async with asyncio.timeout(OPENING_S):
                 await self._prepared
-        except DutyfreeError as error:
-            message = f"cells cannot be made here: {error.message}"
-            raise SubstrateUnavailable(message, hint=_opening_hint(error)) from None
         except TimeoutError:
             raise SubstrateUnavailable("the cell spawner does not answer") from None
 

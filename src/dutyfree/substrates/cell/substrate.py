@@ -16,12 +16,13 @@ from dutyfree.images.store import Store, state_directory
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.substrates import hierarchies
-from dutyfree.substrates.cell import cgroups, hostroot, owner, plan, purity
+from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
 from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
+from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.spawner import Spawner
 from dutyfree.wire.channel import Channel
 
@@ -46,7 +47,7 @@ class CellSubstrate(Substrate):
         self._alive: set[CellSandbox] = set()
         self._spawner: Spawner | None = None
         self._owner: owner.Owner | None = None
-        self._setting: plan.Setting | None = None
+        self._setting: Setting | None = None
         self._disks: DiskTemplates | None = None
         self._plans: dict[tuple[object, ...], bytes] = {}
         self._conditions: dict[tuple[object, ...], purity.Condition] = {}
@@ -71,21 +72,9 @@ class CellSubstrate(Substrate):
         claimed = owner.claim()
         try:
             await asyncio.to_thread(self.store.open)
-            masks = (*self._masks, str(state_directory()), str(self.store.root))
-            host = await asyncio.to_thread(hostroot.survey, masks)
-            hosts = hostroot.file_systems(["/", *host.separate])
-            setting = plan.Setting(
-                owner=claimed.name,
-                host=host,
-                layers_inside_host=bool(hosts & hostroot.file_systems([str(self.store.layers_directory.resolve())])),
-                disk_inside_host=bool(hosts & hostroot.file_systems([str(claimed.disk_directory.resolve())])),
-                cgroups=found,
-                rootless=not is_root(),
-                state_directory=str(claimed.state_directory),
-                disk_directory=str(claimed.disk_directory),
-                layers_directory=str(self.store.layers_directory),
-            )
-            await spawner.open(plan.spawner_plan(setting), claimed.lock_fd)
+            wanted = await asyncio.to_thread(self._survey, claimed, found)
+            await spawner.open(claimed.lock_fd, rootless=wanted.rootless)
+            setting = await opening.settle(spawner, wanted)
         except BaseException:
             await spawner.close()
             claimed.release(found)
@@ -94,6 +83,24 @@ class CellSubstrate(Substrate):
         self._disks = DiskTemplates(claimed.disk_directory)
         self.frozen = FrozenLayers(spawner, setting)
         self.chains = Chains(self.store, self.frozen, setting)
+
+    def _survey(self, claimed: owner.Owner, found: hierarchies.Cgroups) -> Setting:
+        rootless = not is_root()
+        host = hostroot.survey((*self._masks, str(state_directory()), str(self.store.root)), rootless=rootless)
+        table = mounts.read()
+        hosts = mounts.devices_of(table, ["/", *(part.path for part in host.parts)])
+        layers, disk = self.store.layers_directory, claimed.disk_directory
+        return Setting(
+            owner=claimed.name,
+            host=host,
+            layers_inside_host=bool(hosts & mounts.devices_of(table, [str(layers.resolve())])),
+            disk_inside_host=bool(hosts & mounts.devices_of(table, [str(disk.resolve())])),
+            cgroups=found,
+            rootless=rootless,
+            state_directory=str(claimed.state_directory),
+            disk_directory=str(disk),
+            layers_directory=str(layers),
+        )
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         setting = self._opened()
@@ -160,7 +167,7 @@ class CellSubstrate(Substrate):
             raise
         return cell
 
-    def _common_plan(self, setting: plan.Setting, spec: SandboxSpec, chain: Chain) -> bytes:
+    def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> bytes:
         key = self._kind(spec, chain)
         if key not in self._plans:
             if len(self._plans) == COMMON_PLANS:
@@ -206,7 +213,7 @@ class CellSubstrate(Substrate):
         assert self._disks is not None
         return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
 
-    def _unenforced(self, setting: plan.Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
+    def _unenforced(self, setting: Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             reason = self._disks.missing
@@ -222,7 +229,7 @@ class CellSubstrate(Substrate):
         """A sandbox has been given back completely."""
         self._alive.discard(sandbox)
 
-    def _opened(self) -> plan.Setting:
+    def _opened(self) -> Setting:
         if self._setting is None:
             raise SubstrateFailed("the substrate is not open")
         return self._setting

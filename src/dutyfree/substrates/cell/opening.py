@@ -1,0 +1,33 @@
+"""Opening the spawner: its root is made in steps, and what this machine refuses of the host's parts is done without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dutyfree.substrates.cell import spawner_root
+from dutyfree.substrates.cell.parts import Part
+from dutyfree.substrates.cell.setting import Setting
+from dutyfree.substrates.cell.spawner import Spawner
+
+
+async def settle(spawner: Spawner, setting: Setting) -> Setting:
+    """Make the spawner's root; returns the setting with the parts as they can be shown. Raises SubstrateUnavailable."""
+    await spawner.prepare(spawner_root.root_plan(setting))
+    shown = [part for part in setting.host.parts if await _can_be_shown(spawner, setting, part)]
+    await spawner.prepare(spawner_root.move_plan(setting))
+    parts = tuple([await _tried(spawner, setting, part) for part in shown])
+    setting = replace(setting, host=replace(setting.host, parts=parts))
+    await spawner.prepare(spawner_root.last_plan(setting))
+    return setting
+
+
+async def _can_be_shown(spawner: Spawner, setting: Setting, part: Part) -> bool:
+    plan = spawner_root.part_plan(setting, part)
+    return not plan or await spawner.attempt(plan) is None
+
+
+async def _tried(spawner: Spawner, setting: Setting, part: Part) -> Part:
+    if not part.is_overlaid:
+        return part
+    refused = await spawner.attempt(spawner_root.trial_plan(setting, part))
+    return part if refused is None else part.as_it_is("the kernel makes no overlay of it")

@@ -1,0 +1,181 @@
+"""The parts of the host's root that a cell gets by mounts of their own, because something is mounted there.
+
+Never all or nothing: a part that cannot be overlaid is shown read-only, and one that cannot be shown is hidden. All of
+this is pure, but for `look`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from dutyfree.substrates.cell.mounts import Mount
+
+SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
+"""Where a separate file system belongs to the host's installation; anywhere else it is data, which cells do not see."""
+KERNEL_KINDS = frozenset({
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs",
+    "tracefs",
+})  # fmt: skip
+"""Doors to the kernel, not files."""
+REMOTE_KINDS = ("fuse", "nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre", "glusterfs", "virtiofs")
+"""File systems behind which somebody else answers, or does not: nothing of ours may wait for them."""
+MAX_PARTS = 128
+MAX_PIECES = 48
+"""Into how many directories one is taken apart before it is shown read-only as a whole."""
+MAX_DEPTH = 4
+
+
+class Showing(StrEnum):
+    """How a cell sees a part."""
+
+    OVERLAID = "overlaid"
+    """As the host has it; what the cell changes is its own."""
+    READ_ONLY = "read-only"
+    TAKEN_APART = "taken apart"
+    """A directory of the mask layer, with the host's directories in it as parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A directory or file below `/` that is mounted by itself in each cell."""
+
+    path: str
+    showing: Showing = Showing.OVERLAID
+    reason: str = ""
+    """Why it is not overlaid."""
+    mode: int = 0o755
+    links: tuple[tuple[str, str], ...] = ()
+    """Of one that is taken apart: its symlinks with their targets."""
+
+    @property
+    def is_overlaid(self) -> bool:
+        """Whether a cell may change its own view of it."""
+        return self.showing is Showing.OVERLAID
+
+    def as_it_is(self, reason: str) -> Part:
+        """The same, read-only."""
+        return replace(self, showing=Showing.READ_ONLY, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in a directory of the host."""
+
+    directories: tuple[tuple[str, int], ...] = ()
+    """Names and modes."""
+    links: tuple[tuple[str, str], ...] = ()
+    files: int = 0
+
+
+def look(path: str, spared: Collection[str] = ()) -> Listing | None:
+    """None where this user may not look. Those of `spared`, directories that may not answer, are not asked."""
+    directories, links, files = [], [], 0
+    try:
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                if entry.is_symlink():
+                    links.append((entry.name, str(Path(entry.path).readlink())))
+                elif entry.path in spared:
+                    directories.append((entry.name, 0o755))
+                elif entry.is_dir(follow_symlinks=False):
+                    directories.append((entry.name, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)))
+                else:
+                    files += 1
+    except OSError:
+        return None
+    return Listing(tuple(directories), tuple(links), files)
+
+
+def is_below(path: str, directories: Iterable[str]) -> bool:
+    """Whether it is one of them, or in one of them."""
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
+
+
+def is_open(mode: int) -> bool:
+    """Whether the host lets everyone look into a directory of that mode."""
+    return mode & 0o005 == 0o005
+
+
+def is_remote(kind: str) -> bool:
+    """Whether a file system of that kind may keep those who ask waiting."""
+    return kind.startswith(REMOTE_KINDS)
+
+
+def of_installation(mounts: Iterable[Mount], hidden: Iterable[str]) -> list[Mount]:
+    """Mounts that belong to the host's installation and are not hidden; each after its parent, one for each place."""
+    hidden = list(hidden)
+    last = {mount.path: mount for mount in mounts if mount.path != "/"}
+    seen = [mount for path, mount in last.items() if is_below(path, SYSTEM_TREES) and not is_below(path, hidden)]
+    return sorted(seen, key=lambda mount: mount.path)
+
+
+def not_for_cells(mounts: Iterable[Mount], *, in_pod: bool) -> list[str]:
+    """Mounts that are hidden whatever they hold: the kernel's own, and in a pod those that may be its secrets."""
+    kinds = KERNEL_KINDS | ({"tmpfs", "ramfs"} if in_pod else set())
+    return [mount.path for mount in mounts if mount.kind in kinds and is_below(mount.path, SYSTEM_TREES)]
+
+
+def for_root(mounts: Iterable[Mount], is_directory: Callable[[str], bool]) -> tuple[Part, ...]:
+    """Root can overlay every directory that is mounted, and copy the rest of `/` without it."""
+    parts: list[Part] = []
+    as_it_is: list[str] = []
+    for mount in mounts:
+        if is_below(mount.path, as_it_is):
+            continue  # comes with the one above it
+        part = Part(mount.path)
+        if is_remote(mount.kind):
+            part = part.as_it_is(_remote(mount.kind))
+            as_it_is.append(mount.path)
+        elif not is_directory(mount.path):
+            part = part.as_it_is("a single file is mounted there")
+        parts.append(part)
+    return tuple(parts[:MAX_PARTS])
+
+
+def for_user(
+    directories: Iterable[tuple[str, int]],
+    mounts: Iterable[Mount],
+    hidden: Iterable[str],
+    listing: Callable[[str, Collection[str]], Listing | None] = look,
+) -> tuple[Part, ...]:
+    """Without privilege no directory can be overlaid below which something is mounted: it is taken apart.
+
+    `directories`: those of the host's `/` that cells see, with their modes.
+    """
+    kinds, hidden = {mount.path: mount.kind for mount in mounts}, list(hidden)
+    remote = [path for path, kind in kinds.items() if is_remote(kind)]
+
+    def taken_apart(whole: Part, depth: int) -> list[Part]:
+        path = whole.path
+        if path in remote:
+            return [whole.as_it_is(_remote(kinds[path]))]
+        below = [each for each in kinds if each.startswith(path + "/")]
+        if not below:
+            return [whole]
+        found = listing(path, remote) if depth < MAX_DEPTH else None
+        if found is None or found.files or len(found.directories) > MAX_PIECES:
+            return [whole.as_it_is(_because_of(below))]
+        parts = [replace(whole, showing=Showing.TAKEN_APART, links=found.links)]
+        for name, mode in found.directories:
+            inner = Part(f"{path}/{name}", mode=mode)
+            if is_open(mode) and not is_below(inner.path, hidden):
+                parts += taken_apart(inner, depth + 1)
+        return parts if len(parts) <= MAX_PIECES else [whole.as_it_is(_because_of(below))]
+
+    return tuple(part for path, mode in directories for part in taken_apart(Part(path, mode=mode), 0))
+
+
+def _remote(kind: str) -> str:
+    return f"{kind} file systems are shown as they are"
+
+
+def _because_of(below: list[str]) -> str:
+    if len(below) == 1:
+        return f"{below[0]} is mounted below it"
+    return f"{min(below)} and {len(below) - 1} more are mounted below it"

@@ -1,0 +1,99 @@
+"""What plans of cells are made from: the facts that all cells of one host process share, and what one stands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from dutyfree.images.ownership import SUBORDINATE_IDS
+from dutyfree.substrates.cell.hostroot import HostRoot
+from dutyfree.substrates.cell.parts import Showing
+from dutyfree.substrates.hierarchies import Cgroups
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all cells of one host process have in common."""
+
+    owner: str
+    host: HostRoot
+    cgroups: Cgroups
+    rootless: bool
+    state_directory: str
+    """Of this owner alone, small, gone with it."""
+    disk_directory: str
+    """Where upper directories on disk are made; of this owner alone."""
+    layers_directory: str
+    """Of the image store."""
+    layers_inside_host: bool = False
+    """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
+    disk_inside_host: bool = False
+    """The same of the directory for uppers on disk."""
+
+    @property
+    def root_id(self) -> int:
+        """The id, as the spawner sees it, that a cell's root user stands for."""
+        return 0 if self.rootless else SUBORDINATE_IDS
+
+    @property
+    def hidden_directories(self) -> list[tuple[str, int]]:
+        """What every cell has for itself instead of what the host has there, with modes."""
+        return [*self.host.own, *((path, 0o755) for path in self.host.masked_directories)]
+
+    @property
+    def mounted_masks(self) -> list[tuple[str, int]]:
+        """The hidden directories that the mask layer cannot hide, so that each cell covers them with a mount."""
+        absent = self.host.absent
+        return [(path, mode) for path, mode in self.hidden_directories if path not in absent and self.is_covered(path)]
+
+    @property
+    def mounted_file_masks(self) -> list[str]:
+        """The same for files."""
+        return [path for path in self.host.masked_files if self.is_covered(path)]
+
+    def is_covered(self, path: str) -> bool:
+        """Whether a path lies in a part of the host in which the mask layer does not take part: one that is shown as it
+        is or, since the attributes for masks are not for ordinary users, any part of a rootless cell."""
+        unmasked = {Showing.READ_ONLY, *([Showing.OVERLAID] if self.rootless else [])}
+        return any(path.startswith(f"{part.path}/") for part in self.host.parts if part.showing in unmasked)
+
+    @property
+    def inner_roots(self) -> tuple[str, ...]:
+        """Directories of the host's root that have to be overlaid by themselves."""
+        masks = (path for path, _mode in self.mounted_masks)
+        return (*(part.path for part in self.host.overlaid), *masks)
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A layer under a cell: a directory of the spawner's root."""
+
+    path: str
+    inner: frozenset[tuple[str, int]] = frozenset()
+    """Those of `Setting.inner_roots` that are directories in it, with their modes."""
+    mode: int = 0o755
+    """Of its root, which is that of the cell's root if it is the topmost."""
+    inside_host: bool = False
+    """Whether it lies in a file system that is part of the host's root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a cell's own files lie over, topmost first."""
+
+    lowers: tuple[Lower, ...] = ()
+    over_host: bool = True
+
+    def directories(self, inner: str = "") -> list[str]:
+        """The layers that have a directory `inner`."""
+        return [lower.path + inner for lower in self.lowers if not inner or inner in dict(lower.inner)]
+
+    def mode(self, inner: str, otherwise: int) -> int:
+        """That of a directory in the topmost layer that has it, and `otherwise` if none has."""
+        modes = [mode for lower in self.lowers for path, mode in lower.inner if path == inner]
+        return modes[0] if modes else otherwise
+
+
+def parents(path: str) -> list[str]:
+    """The directories that lead to it, the topmost first, without `/`."""
+    return [str(parent) for parent in reversed(PurePosixPath(path).parents) if str(parent) != "/"]

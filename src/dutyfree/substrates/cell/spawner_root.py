@@ -1,0 +1,149 @@
+"""The spawner's own root, made once, in which the host's directories that it needs keep their paths. Pure.
+
+::
+
+    /host      the host's root                 /mask      the layer that lies over it: masks and own directories
+    /devices   a ready-made /dev               /new, /up  empty; in each cell its root and its writable space
+    /layers    the image store's layers        /frozen    writable spaces of cells of which there were snapshots
+    /skeleton  a layer of what every root must have, so that no image can put a link in its place
+    /bases     the host's root, ready-made, where other layers could not lie over it otherwise
+    /empty     a directory with nothing in it
+
+It is made in steps, since what can be mounted is found out by trying: `root_plan`, `part_plan` for each part of the
+host, `move_plan`, `trial_plan` for each part that is to be overlaid, and `last_plan` with what was found.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.operations import MountFlag, Plan, Verb, bind, mkdir, mount, op
+from dutyfree.substrates.cell.parts import Part, Showing, is_open
+from dutyfree.substrates.cell.setting import Setting, parents
+
+_ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty")
+SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
+DEVICE_LINKS |= {"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
+
+
+def root_plan(setting: Setting) -> Plan:
+    """The rooms, and what of the host is needed in any case."""
+    root = _root(setting)
+    kept = [*setting.cgroups.directories(), *(str(PurePosixPath(path).parent) for path in _own(setting))]
+    if not setting.rootless:
+        kept.append("/dev")  # loop devices
+    plan = [mkdir(root), mount("tmpfs", root, "tmpfs", 0, "size=16m,mode=755")]
+    plan.append(mount("", root, flags=MountFlag.UNBINDABLE))  # or the copy of `/` below would contain it
+    plan += [mkdir(f"{root}/{name}") for name in _ROOMS]
+    # Without privilege a mount can only be copied together with all that is mounted below it.
+    plan.append(bind("/", f"{root}/host", MountFlag.RECURSIVE if setting.rootless else 0))
+    plan.append(bind("/proc", f"{root}/proc", MountFlag.RECURSIVE))
+    for path in kept:
+        plan += [*(mkdir(root + parent) for parent in parents(path)), mkdir(root + path), bind(path, root + path)]
+    plan.append(bind(setting.layers_directory, f"{root}/layers"))
+    plan += [mkdir(f"{root}/skeleton{path}", mode, setting.root_id) for path, mode in SKELETON.items()]
+    return plan
+
+
+def part_plan(setting: Setting, part: Part) -> Plan:
+    """As root, the host's root was copied without what is mounted below it: this adds one part."""
+    if setting.rootless:
+        return []
+    target = f"{_root(setting)}/host{part.path}"
+    as_it_is = part.showing is Showing.READ_ONLY
+    plan = [bind(part.path, target, MountFlag.RECURSIVE if as_it_is else 0)]
+    return [*plan, op(Verb.READ_ONLY, target)] if as_it_is else plan
+
+
+def move_plan(setting: Setting) -> Plan:
+    """From here on the spawner sees its own root alone."""
+    # Layers are copies of mounts, which the kernel refuses to make of what is unbindable.
+    return [op(Verb.ROOT, _root(setting)), mount("", "/", flags=MountFlag.PRIVATE)]
+
+
+def trial_plan(setting: Setting, part: Part) -> Plan:
+    """Fails if no overlay can be made of a part, and leaves nothing."""
+    extra = ",userxattr" if setting.rootless else ""
+    return [
+        mount("overlay", "/new", "overlay", MountFlag.READ_ONLY, f"lowerdir=/empty:/host{part.path}{extra}"),
+        op(Verb.UNMOUNT, "/new"),
+    ]
+
+
+def last_plan(setting: Setting) -> Plan:
+    """What all cells have, once it is known which parts can be overlaid."""
+    plan = [*_devices(setting), *_mask_layer(setting), *_bases(setting)]
+    plan += cgroups.owner_plan(setting.cgroups, setting.owner)
+    # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
+    return plan + [op(Verb.SCRATCH, path) for path in _own(setting)]
+
+
+def spawner_plan(setting: Setting) -> Plan:
+    """All of it, as on a machine that refuses nothing."""
+    binds = [operation for part in setting.host.parts for operation in part_plan(setting, part)]
+    return [*root_plan(setting), *binds, *move_plan(setting), *last_plan(setting)]
+
+
+def _root(setting: Setting) -> str:
+    return f"{setting.state_directory}/root"
+
+
+def _own(setting: Setting) -> list[str]:
+    return [setting.state_directory, setting.disk_directory]
+
+
+def _devices(setting: Setting) -> Plan:
+    """A /dev that every cell gets the same, read-only; devices can be written to all the same."""
+    plan = [mount("tmpfs", "/devices", "tmpfs", 0, "size=64k,mode=755")]
+    plan += [mkdir("/devices/pts"), mkdir("/devices/shm", 0o1777)]
+    plan += [op(Verb.SYMLINK, target, f"/devices/{name}") for name, target in DEVICE_LINKS.items()]
+    for name, (major, minor) in DEVICES.items():
+        if setting.rootless:  # an ordinary user cannot make device nodes, but may show those that are there
+            plan += [op(Verb.WRITE, f"/devices/{name}", "666", 0, ""), bind(f"/host/dev/{name}", f"/devices/{name}")]
+        else:
+            plan.append(op(Verb.MKNOD, f"/devices/{name}", "20666", 0, major, minor))
+    flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_EXEC
+    return [*plan, mount("", "/devices", "", flags)]
+
+
+def _mask_layer(setting: Setting) -> Plan:
+    """The layer between the host's files and the cell's own: as a layer, masks cost a cell nothing."""
+    host, owner = setting.host, setting.root_id
+    plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
+    if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
+        plan += _frame(setting)
+    # What the host keeps closed stays its own, and so just as closed.
+    repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
+    if setting.rootless:
+        return plan + [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
+    plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
+    for path, mode in setting.hidden_directories:
+        plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
+    return plan + [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in host.masked_files]
+
+
+def _frame(setting: Setting) -> Plan:
+    """Of a rootless cell's root, all that is not mounted: what holds the parts together, and its own directories."""
+    host = setting.host
+    links = [(f"/{entry.name}", entry.link_target) for entry in host.top_level if entry.link_target]
+    plan = [mkdir(f"/mask{part.path}", part.mode, setting.root_id) for part in host.parts]
+    links += [(f"{part.path}/{name}", target) for part in host.parts for name, target in part.links]
+    plan += [op(Verb.SYMLINK, target or "", f"/mask{path}") for path, target in links]
+    own = [(path, mode) for path, mode in setting.hidden_directories if not setting.is_covered(path)]
+    taken_apart = [part.path for part in host.parts if part.showing is Showing.TAKEN_APART]
+    return plan + [mkdir(f"/mask{path}", mode) for path, mode in own if path.rpartition("/")[0] in ("", *taken_apart)]
+
+
+def _bases(setting: Setting) -> Plan:
+    """The kernel refuses layers of which one lies inside the other, as the store does in `/`. An overlay of the host's
+    root is a file system of its own, in which nothing lies."""
+    if setting.rootless or not (setting.layers_inside_host or setting.disk_inside_host):
+        return []  # (the store of an ordinary user is in what cells do not see)
+    plan: Plan = []
+    for index, path in enumerate(("", *(part.path for part in setting.host.overlaid))):
+        options = f"lowerdir=/empty:/host{path},xino=off,redirect_dir=nofollow"  # an overlay has at least two layers
+        plan += [mkdir(f"/bases/{index}"), mount("overlay", f"/bases/{index}", "overlay", MountFlag.READ_ONLY, options)]
+    return plan
