@@ -18,6 +18,8 @@ enum {
     STAT_START_FIELD = 22,
 };
 
+#define UNKNOWN_TICK UINT64_MAX
+
 struct process {
     pid_t pid;
     pid_t parent;
@@ -54,7 +56,7 @@ struct moment moment_now(void) {
 
 /* Ticks are coarse; within the one of the moment itself, pids tell. */
 static bool started_after(const struct process *process, struct moment since) {
-    if (process->start_tick != since.tick) return process->start_tick > since.tick;
+    if (process->start_tick != UNKNOWN_TICK && process->start_tick != since.tick) return process->start_tick > since.tick;
     return process->pid > since.last_pid;
 }
 
@@ -113,6 +115,20 @@ static struct process *find(const struct table *table, pid_t pid) {
     return bsearch(&key, table->list, table->count, sizeof key, compare_pids);
 }
 
+/* Without a /proc of our own (a container may forbid it) pids are tried one after the other. The kernel does not tell
+ * their parents then, but their sessions: of a tree we know what has not left the session of its root. */
+static bool scan_pids(struct table *table) {
+    bool complete = true;
+    pid_t last = last_pid();
+    for (pid_t pid = 2; complete && pid <= last; pid++) {
+        pid_t session = getsid(pid);
+        if (session < 0) continue;
+        struct process process = {.pid = pid, .parent = session == pid ? 1 : session, .start_tick = UNKNOWN_TICK};
+        complete = append(table, &process);
+    }
+    return complete;
+}
+
 static bool scan(struct table *table) {
     *table = (struct table){0};
     DIR *directory = opendir("/proc");
@@ -125,6 +141,7 @@ static bool scan(struct table *table) {
         if (read_process(dirfd(directory), entry->d_name, &process)) complete = append(table, &process);
     }
     closedir(directory);
+    if (complete && table->count == 0) complete = scan_pids(table);
     if (table->count > 0) qsort(table->list, table->count, sizeof *table->list, compare_pids);
     return complete && table->count > 0;
 }

@@ -12,6 +12,12 @@ SUBORDINATE_IDS = 0x7000_0000
 """Where the ids of images and of root-made cells begin on the host: a range that no distribution and no systemd
 component uses. A program that is set-uid root in an image is nobody's on the host."""
 SUBORDINATE_COUNT = 65536
+ROOT_CAPABILITIES = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8,
+    "NET_ADMIN": 12, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "MKNOD": 27, "SETFCAP": 31,
+}  # fmt: skip
+"""What root needs for its own way of making cells, with the kernel's numbers. Container engines give most of them;
+NET_ADMIN is for the loopback interface, SYS_PTRACE for a look into a cell from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +51,18 @@ class Ownership:
 
 
 def is_root() -> bool:
-    """Root of the machine; root of a user namespace has no other ids to give, and is a user like any other."""
-    return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    """Root with all that it takes to make cells and to own layers.
+
+    Root of a user namespace has no other ids to give, and root of a container may have few capabilities: both are users
+    like any other.
+    """
+    if os.geteuid() != 0 or Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+        return False
+    return not missing_capabilities(Path("/proc/self/status").read_text())
+
+
+def missing_capabilities(status: str) -> list[str]:
+    """Those of `ROOT_CAPABILITIES` that a process does not have, from the text of its `status`."""
+    line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    effective = int(line.split()[1], 16)
+    return [name for name, number in ROOT_CAPABILITIES.items() if not effective >> number & 1]

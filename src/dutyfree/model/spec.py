@@ -40,6 +40,8 @@ class Capability(StrEnum):
     """A running sandbox can be multiplied."""
     IMAGES = "images"
     """Sandboxes can start from layers of an image store."""
+    HOST_FILES = "host-files"
+    """Without an image, a sandbox stands on the host's own files, and what it changes of them is its own."""
     HOST_PROCESSES = "host-processes"
     """Sandboxes are processes of this machine, so that leaks of them can be counted."""
 

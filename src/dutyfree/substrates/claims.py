@@ -12,12 +12,12 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
+from dutyfree.places import runtime_directory
 from dutyfree.removal import remove_tree
 
 LOCK = "lock"
@@ -26,12 +26,7 @@ _NAME = re.compile(r"(\d{1,7})-[0-9a-f]{6,16}-([0-9a-f]{12})")
 
 def state_base() -> Path:
     """Where claims and small, short-lived state are."""
-    if os.geteuid() == 0:
-        return Path("/run/dutyfree")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK):
-        return Path(runtime, "dutyfree")
-    return Path(tempfile.gettempdir(), f"dutyfree-{os.geteuid()}")
+    return runtime_directory()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dutyfree.images.store.holds import Hold
 from dutyfree.images.store.layers import LayerInfo
-from dutyfree.images.store.layout import default_store, state_directory
+from dutyfree.images.store.layout import default_store
 from dutyfree.images.store.locks import FileLock
 from dutyfree.images.store.names import NamedImage
 from dutyfree.images.store.prune import Pruned
@@ -13,7 +13,6 @@ from dutyfree.images.store.usage import ImageUsage, Usage
 __all__ = [
     "Store",
     "default_store",
-    "state_directory",
     "CachedStage",
     "FileLock",
     "Hold",

@@ -26,21 +26,12 @@ from dutyfree.errors import CapacityError, InvalidRequest, SubstrateUnavailable
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import documents, locks
 from dutyfree.images.trees.disk import FULL
+from dutyfree.places import state_directory
 
 VERSION = 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 _ELSEWHERE = "DUTYFREE_STATE_DIR names the directory that holds the store"
-
-
-def state_directory() -> Path:
-    """Where Dutyfree keeps what lasts; `DUTYFREE_STATE_DIR` moves it."""
-    chosen = os.environ.get("DUTYFREE_STATE_DIR")
-    if chosen:
-        return Path(chosen).absolute() / "dutyfree"
-    if os.geteuid() == 0:
-        return Path("/var/lib/dutyfree")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "dutyfree")
 
 
 def default_store() -> Path:

@@ -7,7 +7,7 @@ import platform
 from typing import Any
 
 from dutyfree import __version__, machine
-from dutyfree.images.store.layout import state_directory
+from dutyfree.places import state_directory
 
 
 def host_facts() -> dict[str, Any]:

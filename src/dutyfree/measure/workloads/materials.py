@@ -19,12 +19,12 @@ from typing import Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateUnavailable
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import state_directory
 from dutyfree.images.trees.disk import FULL
 from dutyfree.measure.workloads import attrs_history
 from dutyfree.measure.workloads.fetching import Pinned, fetch
 from dutyfree.measure.workloads.workload import Workload
 from dutyfree.model import FileInput, Stage
+from dutyfree.places import state_directory
 
 MARK: Final = "material:"
 NAMES: Final = ("attrs.bundle", "wheels")

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
+from dutyfree.images.ownership import is_root
 from dutyfree.substrates.cell.plan import inodes_for
 
 MKFS_TIMEOUT_S = 60.0
@@ -50,7 +51,7 @@ class DiskTemplates:
 
 
 def _missing() -> str | None:
-    if os.geteuid() != 0:
+    if not is_root():
         return "an ordinary user cannot attach a file system image; uppers on tmpfs are limited"
     if shutil.which("mkfs.ext4", path=_SEARCHED) is None:
         return "mkfs.ext4 is not installed (Debian: e2fsprogs)"

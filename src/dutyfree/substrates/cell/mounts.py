@@ -39,6 +39,16 @@ def parse(mountinfo: bytes) -> tuple[Mount, ...]:
     return tuple(found)
 
 
+EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd", "/proc/openprom", "/proc/fs/ntfs")
+"""Directories of /proc that are there to be mounted on: what covers them hides nothing."""
+
+
+def is_masked_proc(mounts: Iterable[Mount]) -> bool:
+    """Whether something is mounted over parts of /proc, as container engines do. The kernel gives an ordinary user a
+    new /proc only where the old one can be seen whole."""
+    return any(mount.path.startswith("/proc/") and mount.path not in EMPTY_IN_PROC for mount in mounts)
+
+
 def devices_of(mounts: Iterable[Mount], paths: Iterable[str]) -> set[str]:
     """The file systems that these paths, free of links, are on."""
     table = {mount.path: mount.device for mount in mounts}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import SubstrateUnavailable
-from dutyfree.images.store import state_directory
+from dutyfree.places import state_directory
 from dutyfree.substrates import claims
 from dutyfree.substrates.cell.cgroups import PARENT
 from dutyfree.substrates.hierarchies import Cgroups

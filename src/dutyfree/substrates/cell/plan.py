@@ -176,8 +176,12 @@ def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work:
 
 def _kernel_file_systems(setting: Setting) -> Plan:
     group = "" if setting.rootless else f",gid={SUBORDINATE_IDS + TTY_GROUP}"
+    if setting.proc_is_masked:
+        proc = bind("/kernel", "/new/proc", MountFlag.RECURSIVE)
+    else:
+        proc = mount("proc", "/new/proc", "proc", SHIELD)
     return [
-        mount("proc", "/new/proc", "proc", SHIELD),
+        proc,
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
         mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
               f"newinstance,ptmxmode=0666,mode=0620{group}"),

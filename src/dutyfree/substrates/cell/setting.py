@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from dutyfree.images.ownership import SUBORDINATE_IDS
+from dutyfree.model import Capability, Unenforced
 from dutyfree.substrates.cell.hostroot import HostRoot
 from dutyfree.substrates.cell.parts import Showing
 from dutyfree.substrates.hierarchies import Cgroups
+
+NAMED_PARTS = 4
+"""How many parts that are not as they should be are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,26 @@ class Setting:
     """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
     disk_inside_host: bool = False
     """The same of the directory for uppers on disk."""
+    proc_is_masked: bool = False
+    """Whether the kernel refuses a cell a /proc of its own, because parts of the host's are masked."""
 
     @property
     def root_id(self) -> int:
         """The id, as the spawner sees it, that a cell's root user stands for."""
         return 0 if self.rootless else SUBORDINATE_IDS
+
+    @property
+    def gaps(self) -> list[Unenforced]:
+        """What cells cannot do on this host, whatever is asked of them."""
+        found = []
+        if self.proc_is_masked:
+            reason = "parts of /proc are masked here, so that cells have no /proc of their own"
+            found.append(Unenforced(Capability.KILL_TREE, reason))
+        shown = [f"{part.path}: {part.reason}" for part in self.host.as_it_is]
+        if shown:
+            more = [f"{len(shown) - NAMED_PARTS} more"] if len(shown) > NAMED_PARTS else []
+            found.append(Unenforced(Capability.HOST_FILES, f"read-only: {'; '.join(shown[:NAMED_PARTS] + more)}"))
+        return found
 
     @property
     def hidden_directories(self) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@
     /layers    the image store's layers        /frozen    writable spaces of cells of which there were snapshots
     /skeleton  a layer of what every root must have, so that no image can put a link in its place
     /bases     the host's root, ready-made, where other layers could not lie over it otherwise
-    /empty     a directory with nothing in it
+    /empty     a directory with nothing in it  /kernel    what serves as /proc where a cell can have none of its own
 
 It is made in steps, since what can be mounted is found out by trying: `root_plan`, `part_plan` for each part of the
 host, `move_plan`, `trial_plan` for each part that is to be overlaid, and `last_plan` with what was found.
@@ -22,11 +22,15 @@ from dutyfree.substrates.cell.operations import MountFlag, Plan, Verb, bind, mkd
 from dutyfree.substrates.cell.parts import Part, Showing, is_open
 from dutyfree.substrates.cell.setting import Setting, parents
 
-_ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty")
+_ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty", "kernel")
 SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
 DEVICE_LINKS |= {"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
+PROC_FILES = (
+    "cpuinfo", "devices", "diskstats", "filesystems", "loadavg", "meminfo", "misc", "stat", "swaps", "uptime",
+    "version", "vmstat",
+)  # fmt: skip
 
 
 def root_plan(setting: Setting) -> Plan:
@@ -75,7 +79,7 @@ def trial_plan(setting: Setting, part: Part) -> Plan:
 
 def last_plan(setting: Setting) -> Plan:
     """What all cells have, once it is known which parts can be overlaid."""
-    plan = [*_devices(setting), *_mask_layer(setting), *_bases(setting)]
+    plan = [*_devices(setting), *_kernel_files(setting), *_mask_layer(setting), *_bases(setting)]
     plan += cgroups.owner_plan(setting.cgroups, setting.owner)
     # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
     return plan + [op(Verb.SCRATCH, path) for path in _own(setting)]
@@ -107,6 +111,16 @@ def _devices(setting: Setting) -> Plan:
             plan.append(op(Verb.MKNOD, f"/devices/{name}", "20666", 0, major, minor))
     flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_EXEC
     return [*plan, mount("", "/devices", "", flags)]
+
+
+def _kernel_files(setting: Setting) -> Plan:
+    """Of the host's /proc, what says nothing of its processes."""
+    if not setting.proc_is_masked:
+        return []
+    plan = [mount("tmpfs", "/kernel", "tmpfs", 0, "size=64k,mode=755"), mkdir("/kernel/sys")]
+    plan += [op(Verb.WRITE, f"/kernel/{name}", "444", 0, "") for name in PROC_FILES]
+    plan += [op(Verb.SHOW, f"/proc/{name}", f"/kernel/{name}") for name in (*PROC_FILES, "sys")]
+    return [*plan, op(Verb.READ_ONLY, "/kernel")]
 
 
 def _mask_layer(setting: Setting) -> Plan:

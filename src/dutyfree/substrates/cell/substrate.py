@@ -12,9 +12,10 @@ from pathlib import Path
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import is_root
-from dutyfree.images.store import Store, state_directory
+from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
+from dutyfree.places import state_directory
 from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
@@ -58,9 +59,11 @@ class CellSubstrate(Substrate):
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
             Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_NETWORK,
+            Capability.HOST_FILES,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
+            found -= {gap.what for gap in self._setting.gaps}
         return frozenset(found)
 
     async def open(self) -> None:
@@ -97,6 +100,7 @@ class CellSubstrate(Substrate):
             disk_inside_host=bool(hosts & mounts.devices_of(table, [str(disk.resolve())])),
             cgroups=found,
             rootless=rootless,
+            proc_is_masked=rootless and mounts.is_masked_proc(table),
             state_directory=str(claimed.state_directory),
             disk_directory=str(disk),
             layers_directory=str(layers),
@@ -215,6 +219,7 @@ class CellSubstrate(Substrate):
 
     def _unenforced(self, setting: Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
+        found += [gap for gap in setting.gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             reason = self._disks.missing
             found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dutyfree.images.store import state_directory
+from dutyfree.places import state_directory
 from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import groups
 

@@ -19,7 +19,8 @@ from dutyfree import native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import full_disk_told, state_directory
+from dutyfree.images.store.layout import full_disk_told
+from dutyfree.places import state_directory
 from dutyfree.removal import remove_tree
 from dutyfree.substrates import claims
 from dutyfree.substrates.qemu import blocks, memory, saved
