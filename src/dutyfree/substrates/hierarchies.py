@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from dutyfree.model import Resources
 
 CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
+ASIDE = "beside-dutyfree"
+"""The group that the processes of a container go to, see `find`."""
+MOVES = 10
 _LEAST_QUOTA_US = 1000
 
 
@@ -30,15 +34,22 @@ class Cgroups:
         return sorted(set(self.homes.values()))
 
 
-def find() -> Cgroups:
-    """Look at the mounted hierarchies and at what this process may do in them."""
+def find(*, make_room: bool = False) -> Cgroups:
+    """Look at the mounted hierarchies and at what this process may do in them.
+
+    On version 2 a container's own group has its processes in it, and so no groups with limits below it: with `make_room`
+    they are moved into a group beside ours. They stay under all limits of the container.
+    """
     mounts = mount_points(Path("/proc/self/mountinfo").read_text())
     own = groups_in(Path("/proc/self/cgroup").read_text())
     v1 = {name: mounts[name] for name in CONTROLLERS if name in mounts}
     if v1:
         return _find_v1(v1, own)
     if "" in mounts:
-        return _find_v2(mounts[""], own.get("", "/"))
+        home = own.get("", "/")
+        if make_room and home == "/":
+            _move_aside(Path(mounts[""]))
+        return _find_v2(mounts[""], home)
     return Cgroups(0, missing=dict.fromkeys(CONTROLLERS, "no cgroup file system is mounted"))
 
 
@@ -86,16 +97,17 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
 
 
 def _find_v2(mount: str, own: str) -> Cgroups:
-    """Root uses the top of the hierarchy; an ordinary user the highest group that was delegated to it."""
-    candidates = [mount] if os.geteuid() == 0 else [mount + str(path).rstrip("/") for path in _ancestors(own)]
-    for home in candidates:
+    """The highest group that this process may make groups in; for root, the top."""
+    for home in [mount + str(path).rstrip("/") for path in _ancestors(own)]:
         if not (os.access(home, os.W_OK) and os.access(f"{home}/cgroup.procs", os.W_OK)):
             continue
         usable = _usable(Path(home))
         absent = [name for name in CONTROLLERS if name not in usable]
         missing = {name: f"the {name} controller is not enabled in {home}" for name in absent}
         return Cgroups(2, {name: home for name in CONTROLLERS if name in usable}, missing, _swaps())
-    return Cgroups(2, missing=dict.fromkeys(CONTROLLERS, "no cgroup was delegated to this user"))
+    read_only = os.geteuid() == 0 and os.statvfs(mount).f_flag & os.ST_RDONLY
+    reason = f"{mount} is read-only here" if read_only else "no cgroup was delegated to this user"
+    return Cgroups(2, missing=dict.fromkeys(CONTROLLERS, reason))
 
 
 def _usable(home: Path) -> list[str]:
@@ -103,6 +115,21 @@ def _usable(home: Path) -> list[str]:
     available = (home / "cgroup.controllers").read_text().split()
     is_root_or_empty = not (home / "cgroup.type").exists() or not (home / "cgroup.procs").read_text().strip()
     return available if is_root_or_empty else (home / "cgroup.subtree_control").read_text().split()
+
+
+def _move_aside(home: Path) -> None:
+    """Out of a group that is not the root of the hierarchy. What cannot be moved stays."""
+    if not (home / "cgroup.type").exists() or not os.access(home / "cgroup.procs", os.W_OK):
+        return
+    with contextlib.suppress(OSError):
+        for _ in range(MOVES):
+            pids = (home / "cgroup.procs").read_text().split()
+            if not pids:
+                return
+            (home / ASIDE).mkdir(exist_ok=True)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (home / ASIDE / "cgroup.procs").write_text(pid)
 
 
 def _swaps() -> bool:

@@ -69,7 +69,7 @@ class CellSubstrate(Substrate):
     async def open(self) -> None:
         if sys.platform != "linux":
             raise SubstrateUnavailable("cells are made of Linux namespaces", hint="run this on Linux")
-        found = hierarchies.find()
+        found = await asyncio.to_thread(hierarchies.find, make_room=True)
         await asyncio.to_thread(owner.sweep, found)
         spawner = Spawner(spawner_path(), guest_path())
         claimed = owner.claim()
