@@ -17,7 +17,7 @@ bool birth_read(const struct spawner *spawner, const uint8_t *fields, size_t len
     struct field_reader reader;
     struct field field;
     struct arguments a;
-    *birth = (struct birth){.into = -1, .image = -1, .network = -1};
+    *birth = (struct birth){.into = -1, .image = -1, .network = -1, .namespace = -1};
     for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
         if (field.tag >= OP_MKDIR && field.tag < OP_USER) continue; /* for the cell itself */
         switch (field.tag) {
@@ -54,10 +54,12 @@ bool birth_read(const struct spawner *spawner, const uint8_t *fields, size_t len
             if (birth->network < 0) return step_failed(step, field.tag, errno, "namespace");
             break;
         case OP_USER:
-            if (!arguments_of(&field, 3, &a, step)) return false;
-            cell->outside = number_of(a.text[0]);
-            cell->count = number_of(a.text[1]);
+            if (!arguments_of(&field, 4, &a, step)) return false;
+            cell->ids = (struct ids){number_of(a.text[0]), number_of(a.text[1]), number_of(a.text[3])};
             birth->user = field;
+            if (!ids_differ(&cell->ids)) break;
+            birth->namespace = ids_namespace(&cell->ids);
+            if (birth->namespace < 0) return step_failed(step, field.tag, errno, "ids");
             break;
         case OP_CAPS: birth->caps = field; break;
         case OP_EXEC: birth->exec = field; break;
@@ -88,7 +90,7 @@ static int keep_space(const struct field *field, struct step *step) {
     return kept;
 }
 
-void birth_go(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields,
+void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t root, const uint8_t *fields,
                         size_t length, int stream, int status, struct step *step) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     /* Writing "0" moves the writer without the kernel's global migration lock, which costs milliseconds. */
@@ -105,12 +107,17 @@ void birth_go(const struct spawner *spawner, const struct birth *birth, const ui
         step_failed(step, OP_IMAGE, errno, "descriptor");
         return;
     }
+    if (birth->namespace >= 0 && dup3(birth->namespace, IDS_FD, O_CLOEXEC) < 0) {
+        step_failed(step, OP_USER, errno, "descriptor");
+        return;
+    }
     /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
-    int needed[] = {stream, status, spawner->guest, IMAGE_FD};
+    int needed[] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD};
     close_all_but(needed, sizeof needed / sizeof *needed);
     struct field_reader reader;
     struct field field;
     int kept = -1;
+    operations_belong_to(root, birth->namespace >= 0);
     for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
         if (field.tag < OP_MKDIR || field.tag >= OP_USER) continue;
         if (field.tag == OP_KEEP) kept = keep_space(&field, step);

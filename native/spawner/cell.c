@@ -51,7 +51,7 @@ static bool start(struct spawner *spawner, struct cell *cell, const struct birth
     pid_t pid = birth_clone(birth);
     if (pid == 0) {
         close(pair[0]);
-        birth_go(spawner, birth, fields, length, stream, pair[1], step);
+        birth_go(spawner, birth, cell->ids.outside, fields, length, stream, pair[1], step);
         (void)send(pair[1], step, sizeof *step, MSG_NOSIGNAL);
         _exit(127);
     }
@@ -131,7 +131,7 @@ void cell_status_ready(struct spawner *spawner, uint32_t slot) {
     ssize_t got = receive(cell, &step);
     if (got < 0 && errno == EAGAIN) return;
     if (got == 1) { /* it has left for its user namespace and wants its ids */
-        char answer = map_ids(cell->pid, cell->outside, cell->count) ? 'y' : (char)errno;
+        char answer = map_ids(cell->pid, cell->ids.outside, cell->ids.count) ? 'y' : (char)errno;
         (void)send(cell->status, &answer, 1, MSG_NOSIGNAL);
         return;
     }

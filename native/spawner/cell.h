@@ -33,14 +33,14 @@ struct cell {
     int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
     int exit_status;
     int64_t ended_ms;
-    uint64_t outside, count; /* the cell's id range */
+    struct ids ids;
     struct holdings holdings;
 };
 
 /* birth.c */
 struct birth { /* a spawn request, read but for the operations that the cell itself does */
     uint64_t flags;
-    int joins[MAX_CGROUPS], join_count, into, image, network;
+    int joins[MAX_CGROUPS], join_count, into, image, network, namespace;
     struct field user, caps, exec;
 };
 
@@ -50,8 +50,8 @@ bool birth_read(const struct spawner *spawner, const uint8_t *fields, size_t len
 void birth_close(const struct birth *birth);
 pid_t birth_clone(const struct birth *birth);
 /* In the cell's first process. Returns only on failure. */
-void birth_go(const struct spawner *spawner, const struct birth *birth, const uint8_t *fields, size_t length, int stream,
-              int status, struct step *step);
+void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t root, const uint8_t *fields,
+              size_t length, int stream, int status, struct step *step);
 int clone_mount(const char *path); /* a copy of what is mounted there, attached nowhere */
 
 #endif

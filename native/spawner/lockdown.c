@@ -112,7 +112,7 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     struct arguments user, caps, guest;
     int guest_file = lockdown->guest;
     if (!arguments_of(lockdown->caps, 1, &caps, step) || !arguments_of(lockdown->exec, 3, &guest, step)) return;
-    if (lockdown->user && !arguments_of(lockdown->user, 3, &user, step)) return;
+    if (lockdown->user && !arguments_of(lockdown->user, 4, &user, step)) return;
     if (lockdown->user && !enter_user_namespace(lockdown->status, (uid_t)number_of(user.text[2]), lockdown->kept)) {
         step_failed(step, OP_USER, errno, "user namespace");
         return;

@@ -179,7 +179,8 @@ int main(int argc, char **argv) {
     (void)setsid();
     umask(0); /* modes are as they were planned */
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0) die("/dev/null"); /* so that the number is never another's */
+    if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0 || dup3(null, IDS_FD, O_CLOEXEC) < 0)
+        die("/dev/null"); /* so that these numbers are never another's */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) < 0) die("getrlimit");
     spawner.files = files;

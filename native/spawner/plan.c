@@ -48,6 +48,17 @@ void close_all_but(int *kept, size_t count) {
     (void)syscall(SYS_close_range, from, ~0U, 0);
 }
 
+/* Of the cell whose first process we are: its root's id, and whether files on disk have other ids. */
+static uint64_t own_root;
+static bool own_ids;
+
+void operations_belong_to(uint64_t root, bool differ) {
+    own_root = root;
+    own_ids = differ;
+}
+
+static uid_t owner_of(const char *text) { return (uid_t)(strcmp(text, "cell") ? number_of(text) : own_root); }
+
 static mode_t octal_of(const char *text) { return (mode_t)strtoul(text, NULL, 8); }
 
 /* Points into the field: its bytes must be exactly `count` strings, each ended by a NUL. */
@@ -76,7 +87,7 @@ bool write_file(const char *path, const char *text) {
 }
 
 static bool make_directory(const struct arguments *a) {
-    uid_t owner = (uid_t)number_of(a->text[2]);
+    uid_t owner = owner_of(a->text[2]);
     mode_t mode = octal_of(a->text[1]);
     bool there = mkdir(a->text[0], mode) < 0;
     if (there && errno != EEXIST) return false;
@@ -101,7 +112,7 @@ static int open_parent(const char *path, const char **name) {
 }
 
 static bool make_file_in(int directory, const char *name, const struct arguments *a) {
-    uid_t owner = (uid_t)number_of(a->text[2]);
+    uid_t owner = owner_of(a->text[2]);
     int file = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, octal_of(a->text[1]));
     if (file < 0) return false;
     size_t length = strlen(a->text[3]);
@@ -128,7 +139,7 @@ static bool make_file(const struct arguments *a, bool replace) {
 static bool make_node(const struct arguments *a) {
     mode_t mode = octal_of(a->text[1]);
     dev_t device = makedev((unsigned)number_of(a->text[3]), (unsigned)number_of(a->text[4]));
-    uid_t owner = (uid_t)number_of(a->text[2]);
+    uid_t owner = owner_of(a->text[2]);
     if (mknod(a->text[0], mode, device) < 0) return false;
     if (owner != 0 && lchown(a->text[0], owner, owner) < 0) return false;
     return (mode & S_IFMT) == S_IFCHR && device == 0 ? true : chmod(a->text[0], mode & 07777) == 0;
@@ -159,6 +170,24 @@ static bool show(const struct arguments *a) {
     return do_mount(&bind) || errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
 }
 
+static bool translate(const char *path) {
+    if (!own_ids) return true;
+    int tree = ids_translate(path, IDS_FD);
+    if (tree < 0) return false;
+    bool done = syscall(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) == 0;
+    int error = errno;
+    close(tree);
+    errno = error;
+    return done;
+}
+
+static bool try_translation(const struct arguments *a) {
+    struct ids ids = {number_of(a->text[1]), number_of(a->text[2]), number_of(a->text[3])};
+    int namespace = ids_namespace(&ids), tree = namespace < 0 ? -1 : ids_translate(a->text[0], namespace);
+    if (tree >= 0) close(tree);
+    return tree >= 0;
+}
+
 static bool make_read_only(const char *directory) {
     struct mount_attr wanted = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
     return syscall(SYS_mount_setattr, AT_FDCWD, directory, AT_RECURSIVE, &wanted, sizeof wanted) == 0;
@@ -176,7 +205,8 @@ bool operation_do(const struct field *field, struct step *step) {
         int arguments, named; /* how many, and which one stands in an error */
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
-                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_UNMOUNT, 1, 0}, {OP_SHOW, 2, 1}};
+                  {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_UNMOUNT, 1, 0}, {OP_SHOW, 2, 1},
+                  {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -196,6 +226,8 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_ENSURE: (void)make_file(&a, number_of(a.text[4]) != 0), done = true; break;
     case OP_UNMOUNT: done = umount2(a.text[0], MNT_DETACH | UMOUNT_NOFOLLOW) == 0; break;
     case OP_SHOW: done = show(&a); break;
+    case OP_IDMAP: done = translate(a.text[0]); break;
+    case OP_TRY_IDMAP: done = try_translation(&a); break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;
     }
     return done || step_failed(step, field->tag, errno, a.count ? a.text[shapes[shape].named] : "");

@@ -21,6 +21,7 @@ enum {
     MAX_CGROUPS = 8, /* per cell; cgroup v1 needs one for each controller */
     MAX_SCRATCH = 2, /* per cell and for the spawner itself */
     IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
+    IDS_FD = 62,     /* in a cell, the namespace that says how mounts translate ids */
 };
 
 #define FROZEN "/frozen"
@@ -47,7 +48,7 @@ enum operation {
     OP_NETWORK = 9, /* a network of its own, with nothing but a loopback interface; without this, the host's */
     OP_FROZEN = 10, /* number of the frozen space that is to be made or dropped */
     /* in the cell (or, while preparing, in the spawner itself), in the order given */
-    OP_MKDIR = 32,     /* path, octal mode, owner */
+    OP_MKDIR = 32,     /* path, octal mode, owner (here and below: a number, or "cell" for what the cell's root is) */
     OP_SYMLINK = 33,   /* target, path */
     OP_WRITE = 34,     /* path, octal mode, owner, text */
     OP_MKNOD = 35,     /* path, octal mode with type, owner, major, minor */
@@ -63,9 +64,11 @@ enum operation {
                           what is there); where there cannot be one, nothing */
     OP_UNMOUNT = 45,   /* path */
     OP_SHOW = 46,      /* source, target: the tree at source is seen at target, too, unless an image took the target away */
+    OP_IDMAP = 47,     /* path: what is mounted there is seen with the cell's own ids from here on; only in a cell */
+    OP_TRY_IDMAP = 48, /* path, outside id, count, stored id: fails where that is not possible; only in the spawner */
     /* in the cell, last */
-    OP_USER = 64, /* outside id, count, account: a user namespace in which 0 .. count-1 stand for outside .., made by
-                     the id `account` (0: whoever we are) */
+    OP_USER = 64, /* outside id, count, account, stored id: a user namespace in which 0 .. count-1 stand for outside ..,
+                     made by the id `account` (0: whoever we are); files on disk belong to stored .. */
     OP_CAPS = 65, /* mask of the capabilities that are kept */
     OP_EXEC = 66, /* argv of the guest, which inherits nothing but the stream as descriptor 3 */
 };
@@ -89,6 +92,15 @@ uint64_t number_of(const char *text);
 bool write_file(const char *path, const char *text);
 void close_all_but(int *kept, size_t count); /* from 3 up; sorts the list */
 int64_t now_ms(void);
+
+/* ids.c: how the ids of files and those of a cell come together. */
+struct ids {
+    uint64_t outside, count, stored;
+};
+bool ids_differ(const struct ids *ids);
+int ids_namespace(const struct ids *ids);              /* not to be closed; -1 with errno */
+int ids_translate(const char *path, int namespace);    /* what is mounted there, translated, attached nowhere; -1 */
+void operations_belong_to(uint64_t root, bool differ); /* plan.c: whose cell it is that does operations from here on */
 
 /* network.c: fresh network namespaces; `networks_take` gives one away, or -1 with errno. */
 struct networks {

@@ -28,6 +28,8 @@ class Capability(StrEnum):
     DENY_NETWORK = "deny-network"
     HOST_NETWORK = "host-network"
     BRIDGE_NETWORK = "bridge-network"
+    OWN_IDS = "own-ids"
+    """Neither another sandbox nor the host has its user ids: what the kernel counts for each user is counted for it."""
     PRIVATE_FILES = "private-files"
     """What one sandbox writes, no other sandbox and no host process sees."""
     KILL_TREE = "kill-tree"

@@ -37,7 +37,7 @@ class Cgroups:
 def find(*, make_room: bool = False) -> Cgroups:
     """Look at the mounted hierarchies and at what this process may do in them.
 
-    On version 2 a container's own group has its processes in it, and so no groups with limits below it: with `make_room`
+    On version 2 a container's own group has processes in it, and so no groups with limits below it: with `make_room`
     they are moved into a group beside ours. They stay under all limits of the container.
     """
     mounts = mount_points(Path("/proc/self/mountinfo").read_text())

@@ -89,6 +89,6 @@ class Chains:
         tree = self._store.tree(layer)
         if layer not in self._lowers:  # a stored layer never changes
             path = f"/layers/{layer.removeprefix('sha256:')}/tree"
-            lower = Lower(path, inside_host=self._setting.layers_inside_host)
+            lower = Lower(path, "/layers", inside_host=self._setting.layers_inside_host)
             self._lowers[layer] = described(lower, tree, self._setting)
         return self._lowers[layer]

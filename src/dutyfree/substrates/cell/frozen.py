@@ -55,7 +55,7 @@ class FrozenLayers:
         self._check_room()
         await self._spawner.freeze(birth, number)
         path = f"/frozen/{number}/upper"
-        lower = Lower(path, inside_host=shared_disk and self._setting.disk_inside_host)
+        lower = Lower(path, f"/frozen/{number}", inside_host=shared_disk and self._setting.disk_inside_host)
         return self._add(FrozenLayer(self._name(number), number, lower, self.seen(path)))
 
     async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
@@ -68,7 +68,7 @@ class FrozenLayers:
         except BaseException:
             await asyncio.to_thread(remove_tree, directory)
             raise
-        lower = Lower(str(target), inside_host=self._setting.disk_inside_host)
+        lower = Lower(str(target), self._setting.disk_mount, inside_host=self._setting.disk_inside_host)
         layer = self._add(FrozenLayer(self._name(number), number, lower, target, copied=directory))
         self.settle(layer)
         return layer

@@ -18,7 +18,14 @@ async def settle(spawner: Spawner, setting: Setting) -> Setting:
     parts = tuple([await _tried(spawner, setting, part) for part in shown])
     setting = replace(setting, host=replace(setting.host, parts=parts))
     await spawner.prepare(spawner_root.last_plan(setting))
-    return setting
+    if setting.rootless:
+        return setting
+    tried = [path for path in ("/mask", "/layers", setting.disk_mount) if not await _translates(spawner, path)]
+    return replace(setting, own_ids="/mask" not in tried, untranslated=frozenset(tried))
+
+
+async def _translates(spawner: Spawner, path: str) -> bool:
+    return await spawner.attempt(spawner_root.translation_plan(path)) is None
 
 
 async def _can_be_shown(spawner: Spawner, setting: Setting, part: Part) -> bool:

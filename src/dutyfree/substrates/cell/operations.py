@@ -38,6 +38,8 @@ class Verb(IntEnum):
     ENSURE = 43
     UNMOUNT = 45
     SHOW = 46
+    IDMAP = 47
+    TRY_IDMAP = 48
     USER = 64
     CAPS = 65
     EXEC = 66
@@ -52,6 +54,7 @@ class MountFlag(IntEnum):
     NO_EXEC = 8
     REMOUNT = 32
     BIND = 4096
+    MOVE = 8192
     RECURSIVE = 16384
     UNBINDABLE = 1 << 17
     PRIVATE = 1 << 18

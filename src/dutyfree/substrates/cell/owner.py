@@ -11,15 +11,17 @@ from dutyfree.errors import SubstrateUnavailable
 from dutyfree.places import state_directory
 from dutyfree.substrates import claims
 from dutyfree.substrates.cell.cgroups import PARENT
+from dutyfree.substrates.cell.ids import IdRanges
 from dutyfree.substrates.hierarchies import Cgroups
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One host process's cells. `lock_fd` is inherited by the spawner, so that the claim outlives us just as long."""
+    """One host process's cells. `lock_fds` are inherited by the spawner, so that the claim outlives us just as long."""
 
     claimed: claims.Claim
     disk_directory: Path
+    ids: IdRanges
 
     @property
     def name(self) -> str:
@@ -32,13 +34,14 @@ class Owner:
         return self.claimed.directory
 
     @property
-    def lock_fd(self) -> int:
-        """What keeps the claim alive."""
-        return self.claimed.lock_fd
+    def lock_fds(self) -> tuple[int, int]:
+        """What keeps the claim and the ranges of ids."""
+        return self.claimed.lock_fd, self.ids.lock_fd
 
     def release(self, cgroups: Cgroups) -> None:
         """Give the claim up and remove what a spawner that was killed has left; it has gone already."""
         _remove_cgroups(cgroups, self.name)
+        self.ids.close()
         claims.forget(self.disk_directory)
         self.claimed.release()
 
@@ -52,11 +55,12 @@ def claim() -> Owner:
         if not claims.is_ours(disk.parent):
             raise PermissionError(f"{disk.parent} is not a directory of this user's")
         disk.mkdir(mode=0o700)
+        ids = IdRanges(claims.state_base() / "ids")
     except OSError as error:
         claimed.release()
         hint = "set DUTYFREE_STATE_DIR to a directory that you may write to"
         raise SubstrateUnavailable(f"no place for the state of cells: {error}", hint=hint) from error
-    return Owner(claimed, disk)
+    return Owner(claimed, disk, ids)
 
 
 def sweep(cgroups: Cgroups) -> list[str]:

@@ -6,15 +6,14 @@ moves into `/new`. All that it changes is in `/up/upper`, as one tree, also wher
 
 from __future__ import annotations
 
-from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
+from dutyfree.images.ownership import SUBORDINATE_COUNT
 from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.cell.parts import Showing
 from dutyfree.substrates.cell.setting import Base, Setting, parents
 
-ACCOUNTS = 0x0FFF_0000
-"""How many ids behind that range serve as the cells' accounts with the kernel, one each."""
 TTY_GROUP = 5
 BYTES_PER_INODE = 8192
 IMAGE = "/proc/self/fd/63"
@@ -38,11 +37,30 @@ def cell_plan(
     return [*individual_plan(setting, cell, spec, template), *common_plan(setting, spec, base or Base())]
 
 
-def individual_plan(setting: Setting, cell: int, spec: SandboxSpec, template: str | None) -> Plan:
-    """What no two cells have in common: the number, the cgroups, a place on disk."""
-    account = 0 if setting.rootless else SUBORDINATE_IDS + SUBORDINATE_COUNT + cell % ACCOUNTS
-    user = op(Verb.USER, setting.root_id, 1 if setting.rootless else SUBORDINATE_COUNT, account)
+def translated_mounts(base: Base) -> list[str]:
+    """What a cell stands on with owners that have to be translated into its own ids."""
+    layers = sorted({lower.mount for lower in base.lowers})
+    skeleton = ["/skeleton"] if base.lowers or not base.over_host else []
+    return [*(["/mask"] if base.over_host else []), *skeleton, *layers]
+
+
+def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base) -> bool:
+    """Whether all that a cell stands on and writes to can be translated."""
+    used = {*translated_mounts(base), *([setting.disk_mount] if spec.upper is Upper.DISK else [])}
+    return setting.own_ids and not used & setting.untranslated
+
+
+def individual_plan(
+    setting: Setting, cell: int, spec: SandboxSpec, template: str | None, ids: IdRange = SHARED
+) -> Plan:
+    """What no two cells have in common: the number, the ids, the cgroups, a place on disk."""
+    user = op(Verb.USER, 0, 1, 0, 0)
+    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    if not setting.rootless:
+        user = op(Verb.USER, ids.first, SUBORDINATE_COUNT, ids.account, setting.root_id)
+        terminals += f",gid={ids.first + TTY_GROUP}"
     plan = [op(Verb.CELL, cell), user, *cgroups.cell_plan(setting.cgroups, setting.owner, cell, spec.resources)]
+    plan.append(mount("devpts", "/terminals", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC, terminals))
     path = f"{setting.disk_directory}/{cell}"
     if spec.upper is Upper.TMPFS:
         return plan
@@ -62,6 +80,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     if isolated:
         plan.append(op(Verb.NETWORK))
     plan += _writable_space(setting, spec, base)
+    plan += [op(Verb.IDMAP, path) for path in translated_mounts(base)] if setting.own_ids else []
     plan += _root(setting, base)
     plan += _kernel_file_systems(setting)
     plan += _shared_memory(setting, spec)
@@ -69,29 +88,35 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
     resolv_conf = setting.host.resolv_conf if base.over_host else setting.host.name_servers
     if not isolated and resolv_conf:
-        plan.append(op(Verb.ENSURE, "/etc/resolv.conf", "644", setting.root_id, resolv_conf, 1))
+        plan.append(op(Verb.ENSURE, "/etc/resolv.conf", "644", "cell", resolv_conf, 1))
     if not base.over_host:
-        plan.append(op(Verb.ENSURE, "/etc/hosts", "644", setting.root_id, HOSTS, 0))
+        plan.append(op(Verb.ENSURE, "/etc/hosts", "644", "cell", HOSTS, 0))
     plan.append(op(Verb.CAPS, sum(1 << number for number in KEPT_CAPABILITIES.values())))
     plan.append(op(Verb.EXEC, "dutyfree-guest", "--fd", 3))
     return plan
 
 
 def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
-    """`/up`: memory of a limited size, unless it is on disk and mounted already."""
+    """`/up`: memory of a limited size, unless it is on disk and mounted already; and all directories in it, before
+    owners are translated."""
     limit, owner = tmpfs_bytes(spec.resources), setting.root_id
     plan: Plan = []
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
     mode = base.lowers[0].mode if base.lowers else 0o755
-    return [*plan, mkdir("/up/upper", mode, owner), op(Verb.KEEP, "/up")]
+    plan += [mkdir("/up/upper", mode, owner), mkdir("/up/work")]
+    if base.over_host:
+        plan += _spaces(setting, base)
+    if spec.upper is Upper.TMPFS:
+        plan.append(mkdir("/up/shm", 0o1777, owner))
+    return [*plan, op(Verb.KEEP, "/up"), *([op(Verb.IDMAP, "/up")] if setting.own_ids else [])]
 
 
 def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
     """`/dev/shm`: always memory, and part of the writable space where that is memory, too."""
     if spec.upper is Upper.TMPFS:
-        return [mkdir("/up/shm", 0o1777, setting.root_id), bind("/up/shm", "/new/dev/shm")]
+        return [bind("/up/shm", "/new/dev/shm")]
     limit = tmpfs_bytes(spec.resources)
     bounds = f"size={limit}," if limit is not None else ""
     return [mount("tmpfs", "/new/dev/shm", "tmpfs", SHIELD & ~MountFlag.NO_EXEC, f"{bounds}mode=1777")]
@@ -114,8 +139,8 @@ def inodes_for(limit_bytes: int) -> int:
 def _root(setting: Setting, base: Base) -> Plan:
     if not base.over_host:
         lowers = ["/skeleton", *base.directories()]
-        return [mkdir("/up/work"), _overlay(setting, "/new", lowers, "/up/upper", "/up/work")]
-    return [*_spaces(setting, base), *_host_root(setting, base)]
+        return [_overlay(setting, "/new", lowers, "/up/upper", "/up/work")]
+    return _host_root(setting, base)
 
 
 def _spaces(setting: Setting, base: Base) -> Plan:
@@ -126,7 +151,7 @@ def _spaces(setting: Setting, base: Base) -> Plan:
     owner = setting.root_id
     wanted = {part.path: part.mode for part in setting.host.parts if setting.rootless or part.is_overlaid}
     wanted |= dict(setting.mounted_masks)
-    plan: Plan = [mkdir("/up/work"), *([mkdir("/up/works")] if wanted else [])]
+    plan: Plan = [mkdir("/up/works")] if wanted else []
     for path, mode in wanted.items():
         plan += [mkdir(f"/up/upper{each}", 0o755, owner) for each in parents(path) if each not in wanted]
         plan.append(mkdir(f"/up/upper{path}", base.mode(path, mode), owner))
@@ -175,7 +200,6 @@ def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work:
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:
-    group = "" if setting.rootless else f",gid={SUBORDINATE_IDS + TTY_GROUP}"
     if setting.proc_is_masked:
         proc = bind("/kernel", "/new/proc", MountFlag.RECURSIVE)
     else:
@@ -183,6 +207,5 @@ def _kernel_file_systems(setting: Setting) -> Plan:
     return [
         proc,
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
-        mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
-              f"newinstance,ptmxmode=0666,mode=0620{group}"),
-    ]  # fmt: skip
+        mount("/terminals", "/new/dev/pts", flags=MountFlag.MOVE),
+    ]

@@ -11,6 +11,7 @@ from dutyfree.substrates.cell.hostroot import HostRoot
 from dutyfree.substrates.cell.parts import Showing
 from dutyfree.substrates.hierarchies import Cgroups
 
+NO_TRANSLATION = "mounts cannot translate ids here (on tmpfs from Linux 6.3 on): cells share one range"
 NAMED_PARTS = 4
 """How many parts that are not as they should be are named one by one."""
 
@@ -33,6 +34,10 @@ class Setting:
     """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
     disk_inside_host: bool = False
     """The same of the directory for uppers on disk."""
+    own_ids: bool = False
+    """Whether each cell can have a range of ids of its own, with mounts that translate."""
+    untranslated: frozenset[str] = frozenset()
+    """Directories of the spawner's root, with layers or uppers in them, that cannot be mounted so."""
     proc_is_masked: bool = False
     """Whether the kernel refuses a cell a /proc of its own, because parts of the host's are masked."""
 
@@ -42,9 +47,17 @@ class Setting:
         return 0 if self.rootless else SUBORDINATE_IDS
 
     @property
+    def disk_mount(self) -> str:
+        """What the spawner has of the disk for uppers and for copies of layers."""
+        return str(PurePosixPath(self.disk_directory).parent)
+
+    @property
     def gaps(self) -> list[Unenforced]:
         """What cells cannot do on this host, whatever is asked of them."""
         found = []
+        if not self.own_ids:
+            reason = "an ordinary user has no other ids to give" if self.rootless else NO_TRANSLATION
+            found.append(Unenforced(Capability.OWN_IDS, reason))
         if self.proc_is_masked:
             reason = "parts of /proc are masked here, so that cells have no /proc of their own"
             found.append(Unenforced(Capability.KILL_TREE, reason))
@@ -88,6 +101,8 @@ class Lower:
     """A layer under a cell: a directory of the spawner's root."""
 
     path: str
+    mount: str = ""
+    """The directory that it is in and that is mounted in the spawner's root."""
     inner: frozenset[tuple[str, int]] = frozenset()
     """Those of `Setting.inner_roots` that are directories in it, with their modes."""
     mode: int = 0o755

@@ -64,8 +64,8 @@ class Spawner:
         """The spawner's own process id while it runs."""
         return self._process.pid if self._process else None
 
-    async def open(self, kept_fd: int, *, rootless: bool) -> None:
-        """Start the process; `kept_fd` stays open for as long as it lives."""
+    async def open(self, *kept_fds: int, rootless: bool) -> None:
+        """Start the process; `kept_fds` stay open for as long as it lives."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
@@ -74,7 +74,7 @@ class Spawner:
             command += ["--rootless", "1" if rootless else "0"]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=(theirs.fileno(), kept_fd), env={}, cwd="/",
+                pass_fds=(theirs.fileno(), *kept_fds), env={}, cwd="/",
             )  # fmt: skip
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)

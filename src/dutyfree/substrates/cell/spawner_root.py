@@ -8,6 +8,7 @@
     /skeleton  a layer of what every root must have, so that no image can put a link in its place
     /bases     the host's root, ready-made, where other layers could not lie over it otherwise
     /empty     a directory with nothing in it  /kernel    what serves as /proc where a cell can have none of its own
+    /terminals empty; in each cell its devpts, on its way to /dev/pts
 
 It is made in steps, since what can be mounted is found out by trying: `root_plan`, `part_plan` for each part of the
 host, `move_plan`, `trial_plan` for each part that is to be overlaid, and `last_plan` with what was found.
@@ -17,12 +18,28 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from dutyfree.images.ownership import SUBORDINATE_COUNT
 from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.cell.parts import Part, Showing, is_open
 from dutyfree.substrates.cell.setting import Setting, parents
 
-_ROOMS = ("host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty", "kernel")
+_ROOMS = (
+    "host",
+    "proc",
+    "mask",
+    "devices",
+    "new",
+    "up",
+    "layers",
+    "frozen",
+    "skeleton",
+    "bases",
+    "empty",
+    "kernel",
+    "terminals",
+)
 SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
@@ -83,6 +100,11 @@ def last_plan(setting: Setting) -> Plan:
     plan += cgroups.owner_plan(setting.cgroups, setting.owner)
     # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
     return plan + [op(Verb.SCRATCH, path) for path in _own(setting)]
+
+
+def translation_plan(path: str) -> Plan:
+    """Fails if what is mounted there cannot be shown with other ids, and leaves nothing."""
+    return [op(Verb.TRY_IDMAP, path, IdRange(1).first, SUBORDINATE_COUNT, SHARED.first)]
 
 
 def spawner_plan(setting: Setting) -> Plan:

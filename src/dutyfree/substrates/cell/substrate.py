@@ -21,6 +21,7 @@ from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, 
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
 from dutyfree.substrates.cell.frozen import FrozenLayers
+from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
@@ -59,7 +60,7 @@ class CellSubstrate(Substrate):
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
             Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_NETWORK,
-            Capability.HOST_FILES,
+            Capability.HOST_FILES, Capability.OWN_IDS,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
@@ -76,7 +77,7 @@ class CellSubstrate(Substrate):
         try:
             await asyncio.to_thread(self.store.open)
             wanted = await asyncio.to_thread(self._survey, claimed, found)
-            await spawner.open(claimed.lock_fd, rootless=wanted.rootless)
+            await spawner.open(*claimed.lock_fds, rootless=wanted.rootless)
             setting = await opening.settle(spawner, wanted)
         except BaseException:
             await spawner.close()
@@ -150,13 +151,19 @@ class CellSubstrate(Substrate):
                 assert spawner is not None
                 number = self.next_number()
                 template = await self._template(spec)
-                individual = plan.individual_plan(setting, number, spec, template)
-                birth = await spawner.spawn(
-                    number, encode(individual) + self._common_plan(setting, spec, chain), theirs
-                )
+                ids = self._take_ids(setting, spec, chain)
+                try:
+                    individual = plan.individual_plan(setting, number, spec, template, ids)
+                    birth = await spawner.spawn(
+                        number, encode(individual) + self._common_plan(setting, spec, chain), theirs
+                    )
+                except BaseException:
+                    self._give_back_ids(ids)
+                    raise
         except BaseException:
             channel.close()
             raise
+        birth.gone.add_done_callback(lambda _: self._give_back_ids(ids))
         cell = Cell(spawner, birth, cgroups.counters(setting.cgroups, setting.owner, number), chain)
         birth.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
@@ -170,6 +177,17 @@ class CellSubstrate(Substrate):
                 raise birth.failure from None
             raise
         return cell
+
+    def _take_ids(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> IdRange:
+        if self._owner is None:
+            raise SubstrateFailed("the substrate is being closed")
+        if not plan.can_have_own_ids(setting, spec, chain.base):
+            return SHARED
+        return self._owner.ids.take() or SHARED
+
+    def _give_back_ids(self, ids: IdRange) -> None:
+        if ids is not SHARED and self._owner is not None:
+            self._owner.ids.give_back(ids)
 
     def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> bytes:
         key = self._kind(spec, chain)
