@@ -19,6 +19,7 @@ from dutyfree.model import Network, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
+from dutyfree.substrates.cell.ids import IdRange
 from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import Birth, Spawner
@@ -41,11 +42,12 @@ MAX_LIVE_LAYERS = 8
 class Cell:
     """The host's record of one cell: what watches its limits and what ends it."""
 
-    def __init__(self, spawner: Spawner, birth: Birth, counters: GroupCounters, chain: Chain) -> None:
+    def __init__(self, spawner: Spawner, birth: Birth, counters: GroupCounters, chain: Chain, ids: IdRange) -> None:
         self._spawner = spawner
         self._counters = counters
         self.birth = birth
         self.chain = chain
+        self.ids = ids
         self.pid = 0
         self.spawned_ns = 0
 

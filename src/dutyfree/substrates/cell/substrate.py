@@ -125,7 +125,7 @@ class CellSubstrate(Substrate):
             await asyncio.shield(cell.end())
             self.chains.release(chain)
             raise
-        sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec), on_span)
+        sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
             on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
@@ -164,7 +164,7 @@ class CellSubstrate(Substrate):
             channel.close()
             raise
         birth.gone.add_done_callback(lambda _: self._give_back_ids(ids))
-        cell = Cell(spawner, birth, cgroups.counters(setting.cgroups, setting.owner, number), chain)
+        cell = Cell(spawner, birth, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         birth.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
             cell.pid = await birth.spawned
@@ -235,8 +235,10 @@ class CellSubstrate(Substrate):
         assert self._disks is not None
         return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
 
-    def _unenforced(self, setting: Setting, spec: SandboxSpec) -> tuple[Unenforced, ...]:
+    def _unenforced(self, setting: Setting, spec: SandboxSpec, cell: Cell) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
+        if setting.own_ids and cell.ids is SHARED:
+            found.append(Unenforced(Capability.OWN_IDS, "too many cells, or a file system that cannot translate ids"))
         found += [gap for gap in setting.gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             reason = self._disks.missing

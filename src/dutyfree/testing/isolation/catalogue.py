@@ -11,9 +11,10 @@ from dutyfree.testing.isolation.ordinary import ORDINARY
 from dutyfree.testing.isolation.privileges import PRIVILEGES
 from dutyfree.testing.isolation.probe import Probe
 from dutyfree.testing.isolation.processes import PROCESSES
+from dutyfree.testing.isolation.users import USERS
 
 PROBES: tuple[Probe, ...] = tuple(
     probe
-    for topic in (ORDINARY, FILES, PROCESSES, KERNEL, PRIVILEGES, NETWORK, GUEST, EXHAUSTION)
+    for topic in (ORDINARY, FILES, PROCESSES, KERNEL, PRIVILEGES, NETWORK, GUEST, EXHAUSTION, USERS)
     for probe in topic.probes
 )

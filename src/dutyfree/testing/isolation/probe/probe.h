@@ -38,6 +38,7 @@ extern const struct probe privilege_probes[];
 extern const struct probe network_probes[];
 extern const struct probe exhaustion_probes[];
 extern const struct probe ordinary_probes[];
+extern const struct probe user_probes[];
 
 _Noreturn void allowed(const char *detail);
 _Noreturn void denied(int error);
