@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit rootless test bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless test bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -61,8 +61,12 @@ engines: native
 
 # Many tests wait more than they compute, so that two cores serve three; what looks at the whole machine runs alone.
 unit: native
-	$(PYTEST) -q -raR --durations=20 $(BESIDE) tests
-	$(PYTEST) -q -raR --durations=10 -m alone tests
+	$(PYTEST) -q -raR --durations=20 $(BESIDE) tests --ignore tests/hosts
+	$(PYTEST) -q -raR --durations=10 -m alone tests --ignore tests/hosts
+
+# Cells on hosts of every kind that this machine can make, by mounts and by Docker.
+hosts: native
+	$(PYTEST) -q -raR $(BESIDE) tests/hosts
 
 rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
@@ -74,6 +78,7 @@ test:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@$(STEP) native $(MAKE) --no-print-directory native
 	@$(STEP) tests scripts/engines during $(MAKE) --no-print-directory unit
+	@$(STEP) hosts $(MAKE) --no-print-directory hosts
 	@$(STEP) rootless $(MAKE) --no-print-directory rootless
 	@$(STEP) sanitize $(MAKE) --no-print-directory sanitize
 	@$(STEP) fuzz $(MAKE) --no-print-directory fuzz

@@ -76,7 +76,10 @@ static int open_beside(const char *path, char temporary[PATH_MAX]) {
     }
     memcpy(temporary, path, length);
     memcpy(temporary + length, length == 0 ? "." : "", length == 0 ? 2 : 1);
-    int fd = open(temporary, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+    /* (To be given a name later, a file has to have a path as a descriptor.) */
+    bool nameless = access("/proc/self/fd", F_OK) == 0;
+    int fd = nameless ? open(temporary, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600) : -1;
+    if (!nameless) errno = EOPNOTSUPP;
     *temporary = '\0';
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
     if (!name_beside(path, temporary)) return -1;

@@ -35,6 +35,7 @@ struct session {
     struct action *line; /* the one that runs, or NULL */
     const struct dialect *dialect;
     const char *stdin_path;
+    char text_name[48]; /* of the file with the text, where descriptors have no paths; otherwise empty */
     struct watch status;
     struct timer interrupt_timer; /* while an interrupt waits for the line to begin */
     int driver_fd;
@@ -177,6 +178,7 @@ static void close_session(struct session *session) {
     watch_close(&session->status);
     timer_clear(&session->interrupt_timer);
     start_close((int[]){session->driver_fd, session->text_fd}, 2);
+    if (*session->text_name != '\0') unlink(session->text_name);
 }
 
 void session_action_finished(struct action *action) {
@@ -249,10 +251,20 @@ void session_run_line(uint32_t id, const struct request *request) {
 
 enum given { GIVEN_STDIN, GIVEN_STDOUT, GIVEN_STDERR, GIVEN_STATUS, GIVEN_TEXT, GIVEN_COUNT };
 
+/* A file without a name, if the shell can read its stdin by a path. Without a /proc (a container may forbid it) it
+ * cannot, and the file gets one. */
+static int open_text(struct session *session) {
+    if (access("/proc/self/fd", F_OK) == 0) return memfd_create("dutyfree", MFD_CLOEXEC);
+    snprintf(session->text_name, sizeof session->text_name, "/dev/shm/.dutyfree-line-%u", (unsigned)session->shell->id);
+    session->stdin_path = session->text_name;
+    unlink(session->text_name);
+    return open(session->text_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+}
+
 /* The ends that the guest keeps go to the session, those for the shell to `given`. */
 static bool open_private(struct session *session, int given[GIVEN_COUNT]) {
     int status = -1;
-    session->text_fd = memfd_create("dutyfree", MFD_CLOEXEC);
+    session->text_fd = open_text(session);
     if (session->text_fd < 0 || !start_pipe(&session->driver_fd, &given[GIVEN_STDIN], 1)) return false;
     if (!start_pipe(&session->status.fd, &status, 0)) return false;
     given[GIVEN_STATUS] = fcntl(status, F_DUPFD_CLOEXEC, PRIVATE_FD_MIN);

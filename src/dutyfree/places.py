@@ -5,6 +5,7 @@ The usual places come first. In a container they may be read-only, or there may 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -26,7 +27,9 @@ def runtime_directory() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and user != 0:
         places.append(Path(runtime, "dutyfree"))
-    places += [Path(tempfile.gettempdir(), f"dutyfree-{user}"), Path("/dev/shm", f"dutyfree-{user}")]
+    with contextlib.suppress(FileNotFoundError):  # nowhere at all
+        places.append(Path(tempfile.gettempdir(), f"dutyfree-{user}"))
+    places.append(Path("/dev/shm", f"dutyfree-{user}"))
     return next((place for place in places if _can_be_made(place)), places[0])
 
 

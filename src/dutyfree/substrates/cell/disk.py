@@ -21,7 +21,7 @@ class DiskTemplates:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._making: dict[int, asyncio.Task[str]] = {}
-        self.missing = _missing()
+        self.missing = _missing(directory)
         """Why a disk's size cannot be limited here, or None if it can."""
 
     async def template(self, size_bytes: int) -> str:
@@ -50,9 +50,11 @@ class DiskTemplates:
         return str(path)
 
 
-def _missing() -> str | None:
+def _missing(directory: Path) -> str | None:
     if not is_root():
         return "an ordinary user cannot attach a file system image; uppers on tmpfs are limited"
+    if directory.is_relative_to("/dev"):
+        return "no directory on a disk can be written to here; uppers on tmpfs are limited"
     if shutil.which("mkfs.ext4", path=_SEARCHED) is None:
         return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
     if not os.access("/dev/loop-control", os.R_OK | os.W_OK):

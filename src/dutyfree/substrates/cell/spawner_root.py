@@ -54,7 +54,7 @@ def root_plan(setting: Setting) -> Plan:
     """The rooms, and what of the host is needed in any case."""
     root = _root(setting)
     kept = [*setting.cgroups.directories(), *(str(PurePosixPath(path).parent) for path in _own(setting))]
-    if not setting.rootless:
+    if not setting.rootless and not any(path.startswith("/dev/") for path in kept):
         kept.append("/dev")  # loop devices
     plan = [mkdir(root), mount("tmpfs", root, "tmpfs", 0, "size=16m,mode=755")]
     plan.append(mount("", root, flags=MountFlag.UNBINDABLE))  # or the copy of `/` below would contain it

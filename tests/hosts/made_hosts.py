@@ -1,0 +1,46 @@
+"""Hosts of every kind that this machine can make: each is a few mounts in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIFE = Path(__file__).with_name("life.py")
+USER = 63017
+TIMEOUT_S = 90.0
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What a life on a host said."""
+
+    unenforced: dict[str, str]
+    capabilities: list[str]
+    seen: list[str]
+
+
+def live(script: str, *lines: str, rootless: bool, directory: Path, env: dict[str, str] | None = None) -> Lived:
+    """Make a host by a shell script, as root, and live on it; `lines` are run in the cell.
+
+    An ordinary user's id has no name and no groups; its home is `directory`.
+    """
+    place = {} if "DUTYFREE_STATE_DIR" in (env or {}) else {"DUTYFREE_STATE_DIR": str(directory)}
+    settings = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    settings |= {"HOME": str(directory), "TMPDIR": str(directory), **place, **(env or {})}
+    words = [*(["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if rootless else [])]
+    words += ["env", "-i", *(f"{name}={value}" for name, value in settings.items() if value), sys.executable, LIFE]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", f'{script}\nexec "$@"', "host"]
+    directory.chmod(0o777)
+    done = subprocess.run([*command, *words, *lines], capture_output=True, text=True, timeout=TIMEOUT_S)
+    return read(done)
+
+
+def read(done: subprocess.CompletedProcess[str]) -> Lived:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return Lived(**found)
