@@ -43,11 +43,14 @@ MASKED_DIRECTORIES = (
     "/etc/sudoers.d",
     "/etc/wireguard",
     "/var/backups",
+    "/var/crash",
+    "/var/lib/apport",
     "/var/lib/containerd",
     "/var/lib/containers",
     "/var/lib/docker",
     "/var/lib/dutyfree",
     "/var/lib/kubelet",
+    "/var/lib/systemd/coredump",
     "/var/log",
     "/var/mail",
     "/var/spool",
@@ -117,7 +120,7 @@ def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
     for path in extra_masks:
         if not os.path.lexists(path):
             raise InvalidRequest(f"there is nothing at {path!r} to be masked")
-    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *extra_masks]
+    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks]
     # Both spellings: where a path leads through links, what is at its end must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
     masks -= {"/", *OWN_DIRECTORIES}
@@ -169,6 +172,19 @@ def _homes() -> Iterator[str]:
     for home in {*(user.pw_dir for user in users), os.environ.get("HOME", "")}:
         if home.startswith("/") and home.rstrip("/") not in ("", "/nonexistent", "/usr", "/var", "/etc", "/bin"):
             yield home.rstrip("/")
+
+
+def _core_dumps() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from core_directories(Path("/proc/sys/kernel/core_pattern").read_text())
+
+
+def core_directories(pattern: str) -> list[str]:
+    """Where the kernel leaves core dumps, if that is a directory for nothing else (not `/` or `/var` itself)."""
+    if not pattern.startswith("/"):
+        return []  # the working directory of the process, or a program
+    path = pattern.strip().split("%", 1)[0].rpartition("/")[0]
+    return [path] if path and path not in {*SYSTEM_TREES, *ADDABLE_DIRECTORIES, *ADDABLE_TREES} else []
 
 
 def _top_level() -> Iterator[TopLevel]:

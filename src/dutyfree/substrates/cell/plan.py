@@ -28,6 +28,8 @@ from dutyfree.substrates.hierarchies import Cgroups
 ACCOUNTS = 0x0FFF_0000
 """How many ids behind that range serve as the cells' accounts with the kernel, one each."""
 TTY_GROUP = 5
+TERMINALS = 64
+"""How many pseudo-terminals a cell may have open at once: the machine has 3,072 for all cells together."""
 BYTES_PER_INODE = 8192
 IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
@@ -371,5 +373,5 @@ def _kernel_file_systems(setting: Setting) -> Plan:
         mount("proc", "/new/proc", "proc", SHIELD),
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
         mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
-              f"newinstance,ptmxmode=0666,mode=0620{group}"),
+              f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}{group}"),
     ]  # fmt: skip
