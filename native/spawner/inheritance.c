@@ -19,6 +19,6 @@ void inheritance_note(void) {
 }
 
 void inheritance_leave(void) {
-    /* Only root may lower it. A cell can lower its own no further than to what root has set here. */
+    /* Lower than root, or nobody, has set it before, only root can; and a cell lowers its own no further than root did. */
     if (adjusted) (void)write_file(score, "0");
 }

@@ -110,6 +110,8 @@ class HostRoot:
     """How names are resolved, wherever the host keeps that."""
     is_overlay: bool = False
     """Whether the root is an overlay itself, as in a container."""
+    has_keys: bool = False
+    """Whether the kernel lists keys in `/proc/keys`."""
 
 
 def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
@@ -141,6 +143,7 @@ def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
         name_servers=_resolv_conf(),
         is_overlay=any(_mount_point(line) == "/" and b" - overlay " in line for line in _mountinfo()),
+        has_keys=Path("/proc/keys").exists(),
     )
 
 

@@ -374,4 +374,6 @@ def _kernel_file_systems(setting: Setting) -> Plan:
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
         mount("devpts", "/new/dev/pts", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC,
               f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}{group}"),
+        # To the kernel, an ordinary user's cell is that user: it may see which keys the user has.
+        *([bind("/devices/null", "/new/proc/keys")] if setting.rootless and setting.host.has_keys else []),
     ]  # fmt: skip
