@@ -84,6 +84,7 @@ def _sockets(kind: str, words: str) -> None:
         Isolation.CONTAINER,
         needs=[Capability.LIMIT_MEMORY],
         spec=LITTLE_MEMORY,
+        shared_kernel=True,
         unsafe=True,
     )
     async def buffers(scene: Scene) -> None:
