@@ -146,7 +146,9 @@ static void answer(struct cell_sockets *cell, const struct stat *home) {
     if (made >= 0) close(made);
 }
 
-static void forget(struct cell_sockets *cell) {
+/* Out of the event loop first: a cell that dies as it is born holds a copy, which would keep the event alive. */
+static void forget(struct cell_sockets *cell, int epoll) {
+    (void)epoll_ctl(epoll, EPOLL_CTL_DEL, cell->listener, NULL);
     close(cell->listener);
     if (cell->open >= 0) close(cell->open);
     free(cell);
@@ -173,7 +175,7 @@ static bool take_listener(int listeners, int epoll) {
     }
     *cell = (struct cell_sockets){.listener = listener, .open = -1};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = cell};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event) < 0) forget(cell);
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event) < 0) forget(cell, epoll);
     return true;
 }
 
@@ -199,7 +201,7 @@ static _Noreturn void keep(int listeners) {
             struct cell_sockets *cell = events[i].data.ptr;
             if (!cell) serving = take_listener(listeners, epoll);
             else if (events[i].events & EPOLLIN) answer(cell, &home), answered = true;
-            else forget(cell); /* nothing of it runs any more */
+            else forget(cell, epoll); /* nothing of it runs any more */
         }
         if (answered) usleep((useconds_t)(REST * (now_us() - began_us)));
     }
@@ -219,7 +221,7 @@ bool netlinks_start(struct netlinks *netlinks) {
     return netlinks->keeper > 0;
 }
 
-bool netlinks_hand_over(int listeners, int listener) {
+void netlinks_hand_over(int listeners, int listener) {
     union {
         struct cmsghdr align;
         char space[CMSG_SPACE(sizeof(int))];
@@ -229,7 +231,7 @@ bool netlinks_hand_over(int listeners, int listener) {
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
     memcpy(CMSG_DATA(&control.align), &listener, sizeof listener);
-    return sendmsg(listeners, &message, MSG_NOSIGNAL) == 1;
+    (void)!sendmsg(listeners, &message, MSG_NOSIGNAL);
 }
 
 void netlinks_stop(const struct netlinks *netlinks) {

@@ -109,7 +109,7 @@ struct netlinks {
     pid_t keeper;
 };
 bool netlinks_start(struct netlinks *netlinks);
-bool netlinks_hand_over(int listeners, int listener);
+void netlinks_hand_over(int listeners, int listener);
 void netlinks_stop(const struct netlinks *netlinks);
 
 /* inheritance.c: noted once in the spawner, left behind in each cell. */
