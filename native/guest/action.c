@@ -11,8 +11,8 @@
 #include "clock.h"
 #include "descriptors.h"
 #include "session.h"
+#include "spawn.h"
 #include "stream.h"
-#include "tree.h"
 
 enum {
     BUCKETS = 1024,
@@ -34,6 +34,7 @@ static struct action *queue_first;
 static struct action **queue_end = &queue_first;
 static struct action *buried;
 static unsigned count;
+static uint64_t serial; /* of the last action */
 
 struct action *action_new(uint32_t id, const struct request *request) {
     struct action *action = NULL;
@@ -45,6 +46,8 @@ struct action *action_new(uint32_t id, const struct request *request) {
     if (action == NULL) return NULL;
     if (++count == MANY) descriptors_raise_limit();
     action->id = id;
+    action->serial = ++serial;
+    action->alone = count == 1u + (request->mode == MODE_LINE);
     action->credit = request->credit;
     action->output_limit = request->output_limit;
     action->outlets = action->own_outlets;
@@ -137,11 +140,16 @@ void actions_reap(void) {
     }
 }
 
+enum strays action_strays(const struct action *action) {
+    if (!spawn_may_stray()) return STRAYS_NONE;
+    return action->alone && action->serial == serial ? STRAYS_ALL : STRAYS_OF_SESSION;
+}
+
 void action_signal(struct action *action, int number, bool tree) {
     if (action->session != NULL) {
         session_signal(action, number, tree);
     } else if (action->pid > 0 && tree && number == SIGKILL) {
-        tree_kill(action->pid);
+        tree_kill(action->pid, action_strays(action));
     } else if (action->pid > 0 && tree) {
         tree_signal(action->pid, number);
     } else if (action->pid > 0) {
@@ -162,7 +170,7 @@ void action_watch_deadline(struct action *action, uint64_t timeout_ms, void (*ex
 void action_expired(struct timer *timer) {
     struct action *action = action_of_timer(timer);
     action->timed_out = true;
-    if (action->pid > 0) tree_kill(action->pid);
+    if (action->pid > 0) tree_kill(action->pid, action_strays(action));
 }
 
 /* Asked only after a failure: a full disk is then the likely reason, and otherwise nobody's concern. */

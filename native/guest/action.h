@@ -17,6 +17,7 @@
 #include "output.h"
 #include "request.h"
 #include "timer.h"
+#include "tree.h"
 
 enum { ACTIONS_MAX = 4096 };
 
@@ -42,6 +43,8 @@ struct action {
     uint64_t peak_rss_bytes;
     struct met met; /* how often the machine's bounds had been met, as far as was known when it began */
     int wait_status; /* as wait4 gives it, once `ended` */
+    uint64_t serial;
+    bool alone;      /* there was no other when it began (a line's own session does not count) */
     bool ended;      /* the command has exited; its output may still be on the way */
     bool terminal;
     bool timed_out;
@@ -64,6 +67,8 @@ void action_set_pid(struct action *action, pid_t pid);
 
 /* The command has exited. */
 void action_ended(struct action *action, int wait_status, const struct rusage *usage);
+/* Which orphans of the guest end with this action. */
+enum strays action_strays(const struct action *action);
 void action_signal(struct action *action, int number, bool tree);
 void action_queue(struct action *action);
 void action_watch_deadline(struct action *action, uint64_t timeout_ms, void (*expired)(struct timer *timer));

@@ -112,7 +112,6 @@ int main(int argc, char **argv) {
     spawn_prepare();
     /* No process of the sandbox may trace the guest, open its descriptors or write to its file. */
     prctl(PR_SET_DUMPABLE, 0);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (chdir("/") != 0 || !loop_open() || !take_signals() || !stream_open(in, out) ||
         (owns && !machine_own(argv[argc + 1], argv[argc + 2]))) {
         return give_up(EXIT_START, "dutyfree-guest: cannot start\n");

@@ -53,12 +53,13 @@ struct session {
 
 static void session_kill(struct timer *timer) {
     struct session *session = action_of_timer(timer)->session;
-    if (session->shell->pid > 0) tree_kill(session->shell->pid);
+    if (session->shell->pid > 0) tree_kill(session->shell->pid, action_strays(session->shell));
 }
 
 static void line_kill(struct timer *timer) {
     struct session *session = action_of_timer(timer)->session;
-    if (session->shell->pid > 0) tree_kill_since(session->shell->pid, session->line_began);
+    if (session->shell->pid > 0)
+        tree_kill_since(session->shell->pid, session->line_began, action_strays(action_of_timer(timer)));
     timer_set(timer, now_ns() + (uint64_t)PATIENCE_MS * NS_PER_MS, session_kill);
 }
 
@@ -117,7 +118,7 @@ void session_signal(struct action *action, int number, bool tree) {
     } else if (action == session->line && number == SIGKILL && tree) {
         line_stop(action);
     } else if (action == session->shell && number == SIGKILL) {
-        tree_kill(pid);
+        tree_kill(pid, action_strays(action));
     } else if (tree) {
         tree_signal(pid, number);
     } else {
@@ -156,7 +157,8 @@ static void status_ready(struct watch *watch, uint32_t events) {
     if (got == 0) watch_close(watch); /* the shell is going, or has become another program */
     for (ssize_t i = 0; i < got; i++) {
         if (status_take(session, bytes[i])) continue;
-        if (session->shell->pid > 0) tree_kill(session->shell->pid); /* only a meddler writes anything else */
+        /* Only a meddler writes anything else. */
+        if (session->shell->pid > 0) tree_kill(session->shell->pid, action_strays(session->shell));
         return;
     }
 }

@@ -17,9 +17,16 @@ enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
 
 static const char USUAL_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 static bool yields_memory; /* children go before the guest when memory runs out */
+static bool may_stray;
 
 void spawn_prepare(void) {
     yields_memory = getpid() == 1;
+    may_stray = prctl(PR_SET_CHILD_SUBREAPER, 0) == 0;
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+bool spawn_may_stray(void) {
+    return may_stray;
 }
 
 /* Raising one's own score needs no privilege, and a process can lower it again no further than to the guest's. */

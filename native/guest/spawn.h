@@ -23,6 +23,8 @@ struct launch {
 
 /* Called once at start-up: finds out what children must undo. */
 void spawn_prepare(void);
+/* Whether programs could leave their trees; where the sandbox's filter of system calls is ours, they cannot. */
+bool spawn_may_stray(void);
 /* Starts the child in the guest's present working directory. -1 with errno when no process could be made. A program
  * that cannot be executed is told on the child's stderr, and its exit code is 126 or 127. */
 pid_t spawn(const struct launch *launch);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ enum {
     ROUNDS_MAX = 64, /* a tree that still grows after so many rounds is killed as far as it is known */
     STAT_BYTES = 512,
     STAT_PPID_FIELD = 4,
+    STAT_SESSION_FIELD = 6,
     STAT_START_FIELD = 22,
 };
 
@@ -23,8 +25,17 @@ enum {
 struct process {
     pid_t pid;
     pid_t parent;
+    pid_t session;
     uint64_t start_tick;
     bool member;
+};
+
+/* What is to be signalled. */
+struct scope {
+    pid_t root; /* everything below it; the root itself is no part of it */
+    struct moment since;
+    enum strays strays;
+    struct moment strayed_since;
 };
 
 struct table {
@@ -69,6 +80,7 @@ static bool parse_stat(const char *text, struct process *process) {
         if (at == NULL) return false;
         at++;
         if (field + 1 == STAT_PPID_FIELD) process->parent = (pid_t)strtol(at, NULL, 10);
+        if (field + 1 == STAT_SESSION_FIELD) process->session = (pid_t)strtol(at, NULL, 10);
     }
     process->start_tick = strtoull(at, NULL, 10);
     return true;
@@ -146,8 +158,14 @@ static bool scan(struct table *table) {
     return complete && table->count > 0;
 }
 
-/* Everything below the root; the root itself is no member. */
-static void mark_members(struct table *table, pid_t root) {
+static bool is_stray(const struct process *process, const struct scope *scope) {
+    if (scope->strays == STRAYS_NONE || process->parent != getpid()) return false;
+    if (!started_after(process, scope->strayed_since)) return false;
+    return scope->strays == STRAYS_ALL || process->session == scope->root;
+}
+
+static void mark_members(struct table *table, const struct scope *scope) {
+    pid_t root = scope->root;
     bool changed = true;
     while (changed) {
         changed = false;
@@ -155,7 +173,8 @@ static void mark_members(struct table *table, pid_t root) {
             struct process *process = &table->list[i];
             if (process->member || process->pid == root) continue;
             const struct process *parent = find(table, process->parent);
-            process->member = process->parent == root || (parent != NULL && parent->member);
+            process->member =
+                process->parent == root || (parent != NULL && parent->member) || is_stray(process, scope);
             changed |= process->member;
         }
     }
@@ -163,18 +182,18 @@ static void mark_members(struct table *table, pid_t root) {
 
 /* Look once: signal the members that the last look did not know. The new look replaces the old one.
  * Returns how many were new, or -1 when /proc cannot be read. */
-static int signal_new_members(struct table *known, pid_t root, struct moment since, int number) {
+static int signal_new_members(struct table *known, const struct scope *scope, int number) {
     struct table table;
     if (!scan(&table)) {
         free(table.list);
         return -1;
     }
-    mark_members(&table, root);
+    mark_members(&table, scope);
     int fresh = 0;
     for (size_t i = 0; i < table.count; i++) {
         struct process *process = &table.list[i];
         /* What looks dead is signalled, too: a process whose first thread has ended may have others that run on. */
-        process->member = process->member && started_after(process, since);
+        process->member = process->member && started_after(process, scope->since);
         if (!process->member) continue;
         const struct process *before = find(known, process->pid);
         if (before != NULL && before->member && before->start_tick == process->start_tick) continue;
@@ -188,13 +207,13 @@ static int signal_new_members(struct table *known, pid_t root, struct moment sin
 
 /* Freezing first keeps a parent from replacing the child that was just killed. A process that has SIGKILL pending
  * cannot finish a fork, so the second look after the killing finds whatever slipped through. */
-static bool kill_below(pid_t root, struct moment since) {
+static bool kill_all(const struct scope *scope) {
     static const int signals[] = {SIGSTOP, SIGKILL};
     for (int phase = 0; phase < 2; phase++) {
         struct table known = {0};
         int fresh = 1;
         for (int round = 0; round < ROUNDS_MAX && fresh > 0; round++) {
-            fresh = signal_new_members(&known, root, since, signals[phase]);
+            fresh = signal_new_members(&known, scope, signals[phase]);
         }
         free(known.list);
         if (fresh < 0) return false;
@@ -202,23 +221,36 @@ static bool kill_below(pid_t root, struct moment since) {
     return true;
 }
 
-void tree_kill(pid_t root) {
+/* When a process was started: within the tick, others that came after it have higher numbers. */
+static struct moment birth_of(pid_t pid) {
+    char name[16];
+    struct process process;
+    snprintf(name, sizeof name, "%d", (int)pid);
+    int proc_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool known = proc_fd >= 0 && read_process(proc_fd, name, &process);
+    if (proc_fd >= 0) close(proc_fd);
+    return known ? (struct moment){.tick = process.start_tick, .last_pid = pid} : (struct moment){.tick = UINT64_MAX};
+}
+
+void tree_kill(pid_t root, enum strays strays) {
+    struct scope scope = {.root = root, .strays = strays};
+    if (strays != STRAYS_NONE) scope.strayed_since = birth_of(root);
     kill(root, SIGSTOP);
-    if (!kill_below(root, (struct moment){0})) kill(-root, SIGKILL);
+    if (!kill_all(&scope)) kill(-root, SIGKILL);
     kill(root, SIGKILL);
 }
 
-void tree_kill_since(pid_t root, struct moment since) {
-    kill_below(root, since);
+void tree_kill_since(pid_t root, struct moment since, enum strays strays) {
+    kill_all(&(struct scope){.root = root, .since = since, .strays = strays, .strayed_since = since});
 }
 
 void tree_kill_own(void) {
-    kill_below(getpid(), (struct moment){0});
+    kill_all(&(struct scope){.root = getpid()});
 }
 
 void tree_signal(pid_t root, int number) {
     struct table known = {0};
     kill(root, number);
-    if (signal_new_members(&known, root, (struct moment){0}, number) < 0) kill(-root, number);
+    if (signal_new_members(&known, &(struct scope){.root = root}, number) < 0) kill(-root, number);
     free(known.list);
 }

@@ -14,10 +14,18 @@ struct moment {
 
 struct moment moment_now(void);
 
+/* Which of the guest's orphans count as part of a tree. The first process of an action is the reaper of all that it
+ * starts, but a program can undo that, or be born beside its maker, and then leaves its tree for the guest. */
+enum strays {
+    STRAYS_NONE,
+    STRAYS_OF_SESSION, /* those that are in the session of the tree's first process */
+    STRAYS_ALL,        /* all that were started after it: nobody else can have started them */
+};
+
 /* Freeze and then kill a process and everything below it. */
-void tree_kill(pid_t root);
+void tree_kill(pid_t root, enum strays strays);
 /* The same for what is below it and was started after `since`, but not for the process itself. */
-void tree_kill_since(pid_t root, struct moment since);
+void tree_kill_since(pid_t root, struct moment since, enum strays strays);
 /* Everything below the calling process, to be called before it exits. */
 void tree_kill_own(void);
 /* One signal to a process and everything below it, without freezing. */

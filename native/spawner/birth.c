@@ -93,6 +93,7 @@ static int keep_space(const struct field *field, struct step *step) {
 void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t root, const uint8_t *fields,
                         size_t length, int stream, int status, struct step *step) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    inheritance_leave();
     /* Writing "0" moves the writer without the kernel's global migration lock, which costs milliseconds. */
     for (int i = 0; i < birth->join_count; i++)
         if (write(birth->joins[i], "0", 1) != 1) {
@@ -112,7 +113,7 @@ void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t
         return;
     }
     /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
-    int needed[] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD};
+    int needed[] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD, spawner->netlinks.listeners};
     close_all_but(needed, sizeof needed / sizeof *needed);
     struct field_reader reader;
     struct field field;
@@ -131,7 +132,8 @@ void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t
                                 .files = &spawner->files,
                                 .guest = spawner->guest,
                                 .stream = stream,
-                                .filter = &spawner->filter};
+                                .filters = &spawner->filters,
+                                .listeners = spawner->netlinks.listeners};
     lockdown_and_exec(&lockdown, step);
 }
 

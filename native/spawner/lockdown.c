@@ -4,7 +4,6 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
-#include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
@@ -132,8 +131,7 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char word;
     if (recv(lockdown->status, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0) _exit(127); /* it has died meanwhile */
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, lockdown->filter) < 0) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || !filters_install(lockdown->filters, lockdown->listeners)) {
         step_failed(step, OP_EXEC, errno, "seccomp");
         return;
     }

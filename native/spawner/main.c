@@ -187,8 +187,10 @@ int main(int argc, char **argv) {
     files.rlim_cur = files.rlim_max; /* one for each cell */
     (void)setrlimit(RLIMIT_NOFILE, &files);
     spawner.guest = seal_guest(guest);
-    filter_build(&spawner.filter);
+    inheritance_note();
+    if (!filters_build(&spawner.filters)) die("the filter of system calls");
     leave_the_host(rootless);
+    if (!netlinks_start(&spawner.netlinks)) die("the keeper of netlink sockets");
     if (!networks_start(&spawner.networks)) die("the maker of networks");
     int signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
     spawner.epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -198,6 +200,7 @@ int main(int argc, char **argv) {
     watch(spawner.epoll, signals, SIGNAL_EVENT);
     run(&spawner, signals);
     networks_stop(&spawner.networks);
+    netlinks_stop(&spawner.netlinks);
     for (int64_t deadline_ms = now_ms() + FAREWELL_MS; !holdings_drop_cgroups(&own) && now_ms() < deadline_ms;) {
         (void)cells_reap(&spawner); /* a cell that took its time to die is in there */
         usleep(1000 * RETRY_MS);

@@ -6,11 +6,14 @@
 #include <asm/ioctls.h>
 #include <errno.h>
 #include <linux/audit.h>
+#include <linux/netlink.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "spawner.h"
 
@@ -48,8 +51,7 @@ static const int allowed[] = {
     SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2,
     SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_timer_create, SYS_timer_settime,
     SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete, SYS_getitimer, SYS_setitimer, SYS_nanosleep,
-    SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_times, SYS_io_setup, SYS_io_destroy,
-    SYS_io_submit, SYS_io_cancel, SYS_io_getevents, SYS_io_pgetevents,
+    SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday, SYS_times,
     /* memory */
     SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise, SYS_mincore, SYS_msync, SYS_mlock, SYS_mlock2,
     SYS_mlockall, SYS_munlock, SYS_munlockall, SYS_memfd_create, SYS_membarrier, SYS_pkey_alloc, SYS_pkey_free,
@@ -105,7 +107,8 @@ struct range {
     int first, last;
 };
 
-static struct sock_filter code[128 + 5 * ALLOWED];
+enum { MOST_INSTRUCTIONS = 128 + 5 * ALLOWED };
+static struct sock_filter *code;
 static unsigned short used;
 
 static void emit(struct sock_filter instruction) { code[used++] = instruction; }
@@ -121,24 +124,65 @@ static void emit_architecture(void) {
     emit((struct sock_filter)REFUSE(ENOSYS));
 }
 
-static void emit_special(void) {
-    /* clone3 hides its flags behind a pointer; without it, libraries use clone. */
-    emit((struct sock_filter)IF(BPF_JEQ, SYS_clone3, 0, 1));
-    emit((struct sock_filter)REFUSE(ENOSYS));
+/* Calls that cells do without. Libraries take them for not there, and use what was before them. */
+static void emit_absent(void) {
+    static const int absent[] = {
+        SYS_clone3, /* hides its flags behind a pointer */
+        /* Asynchronous I/O has one counter for the whole machine (fs.aio-max-nr). */
+        SYS_io_setup, SYS_io_destroy, SYS_io_submit, SYS_io_cancel, SYS_io_getevents, SYS_io_pgetevents};
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        emit((struct sock_filter)IF(BPF_JEQ, absent[i], 0, 1));
+        emit((struct sock_filter)REFUSE(ENOSYS));
+    }
+}
+
+/* A time-out ends everything below an action's first process. Nothing may leave that tree: orphans stay with the first
+ * process as long as it is their reaper, and no process may be born as the sibling of its maker. */
+static void emit_processes(void) {
     emit((struct sock_filter)IF(BPF_JEQ, SYS_clone, 0, 4));
     emit((struct sock_filter)LOAD(args[0]));
-    emit((struct sock_filter)IF(BPF_JSET, NEW_NAMESPACES, 0, 1));
+    emit((struct sock_filter)IF(BPF_JSET, NEW_NAMESPACES | CLONE_PARENT, 0, 1));
     emit((struct sock_filter)REFUSE(EPERM));
     emit((struct sock_filter)ALLOW);
-    emit((struct sock_filter)IF(BPF_JEQ, SYS_socketpair, 1, 0)); /* reaches the same protocols */
-    emit((struct sock_filter)IF(BPF_JEQ, SYS_socket, 0, 7));
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_prctl, 0, 6));
     emit((struct sock_filter)LOAD(args[0]));
-    emit((struct sock_filter)IF(BPF_JEQ, AF_UNIX, 4, 0));
-    emit((struct sock_filter)IF(BPF_JEQ, AF_INET, 3, 0));
-    emit((struct sock_filter)IF(BPF_JEQ, AF_INET6, 2, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, PR_SET_CHILD_SUBREAPER, 0, 3));
+    emit((struct sock_filter)LOAD(args[1]));
+    emit((struct sock_filter)IF(BPF_JEQ, 0, 0, 1));
+    emit((struct sock_filter)REFUSE(EPERM));
+    emit((struct sock_filter)ALLOW);
+}
+
+/* getifaddrs() needs one protocol of netlink; others reach the whole machine. */
+static void emit_sockets(bool netlink) {
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_socketpair, 1, 0)); /* reaches the same protocols */
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_socket, 0, 11));
+    emit((struct sock_filter)LOAD(args[0]));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_UNIX, 8, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_INET, 7, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, AF_INET6, 6, 0));
     emit((struct sock_filter)IF(BPF_JEQ, AF_NETLINK, 1, 0));
     emit((struct sock_filter)REFUSE(EAFNOSUPPORT));
+    emit((struct sock_filter)LOAD(args[2]));
+    emit((struct sock_filter)IF(BPF_JEQ, NETLINK_ROUTE, 1, 0));
+    emit((struct sock_filter)REFUSE(EPROTONOSUPPORT));
+    if (netlink) emit((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
+    else emit((struct sock_filter)REFUSE(EPROTONOSUPPORT));
     emit((struct sock_filter)ALLOW);
+    /* Filters are compiled into memory that has one limit for the whole machine (net.core.bpf_jit_limit). */
+    emit((struct sock_filter)IF(BPF_JEQ, SYS_setsockopt, 0, 9));
+    emit((struct sock_filter)LOAD(args[1]));
+    emit((struct sock_filter)IF(BPF_JEQ, SOL_SOCKET, 0, 6));
+    emit((struct sock_filter)LOAD(args[2]));
+    emit((struct sock_filter)IF(BPF_JEQ, SO_ATTACH_FILTER, 3, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, SO_ATTACH_BPF, 2, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, SO_ATTACH_REUSEPORT_CBPF, 1, 0));
+    emit((struct sock_filter)IF(BPF_JEQ, SO_ATTACH_REUSEPORT_EBPF, 0, 1));
+    emit((struct sock_filter)REFUSE(EPERM));
+    emit((struct sock_filter)ALLOW);
+}
+
+static void emit_arguments(void) {
     emit((struct sock_filter)IF(BPF_JEQ, SYS_ioctl, 0, 5));
     emit((struct sock_filter)LOAD(args[1])); /* typing into somebody's terminal */
     emit((struct sock_filter)IF(BPF_JEQ, TIOCSTI, 1, 0));
@@ -198,15 +242,36 @@ static void emit_tree(const struct range *ranges, int count) {
     emit_tree(ranges + half, count - half);
 }
 
-bool filter_build(struct sock_fprog *program) {
+static bool build(struct sock_fprog *program, bool netlink) {
     static int sorted[ALLOWED];
+    static struct range ranges[ALLOWED];
     for (int i = 0; i < ALLOWED; i++) sorted[i] = allowed[i];
     qsort(sorted, ALLOWED, sizeof *sorted, by_number);
+    code = calloc(MOST_INSTRUCTIONS, sizeof *code);
+    used = 0;
+    if (!code) return false;
     emit_architecture();
-    emit_special();
+    emit_absent();
+    emit_processes();
+    emit_sockets(netlink);
+    emit_arguments();
     emit_guest_protection();
-    static struct range ranges[ALLOWED];
     emit_tree(ranges, find_ranges(sorted, ranges));
     *program = (struct sock_fprog){.len = used, .filter = code};
+    return true;
+}
+
+bool filters_build(struct filters *filters) {
+    return build(&filters->usual, true) && build(&filters->without_netlink, false);
+}
+
+bool filters_install(const struct filters *filters, int listeners) {
+    unsigned flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    int listener = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filters->usual);
+    if (listener < 0 && errno == EBUSY)
+        return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filters->without_netlink) == 0;
+    if (listener < 0) return false;
+    netlinks_hand_over(listeners, listener); /* should that fail, the cell has no netlink sockets, and all else */
+    close(listener);
     return true;
 }

@@ -111,13 +111,35 @@ bool networks_start(struct networks *networks);
 int networks_take(const struct networks *networks);
 void networks_stop(const struct networks *networks);
 
+/* seccomp.c: the filters, built once; `filters_install` returns false with errno set. */
+struct filters {
+    struct sock_fprog usual;
+    struct sock_fprog without_netlink; /* where another filter has a listener already, and the kernel allows no second */
+};
+bool filters_build(struct filters *filters);
+bool filters_install(const struct filters *filters, int listeners);
+
+/* netlink.c: the process that makes netlink sockets for cells. A cell hands the listener of its filter over to it. */
+struct netlinks {
+    int listeners;
+    pid_t keeper;
+};
+bool netlinks_start(struct netlinks *netlinks);
+void netlinks_hand_over(int listeners, int listener);
+void netlinks_stop(const struct netlinks *netlinks);
+
+/* inheritance.c: noted once in the spawner, left behind in each cell. */
+void inheritance_note(void);
+void inheritance_leave(void);
+
 /* cell.c: the life of a cell. */
 struct spawner {
     int control;  /* the host, a seqpacket socket */
     int epoll;
     int guest;    /* the guest's binary, a sealed memory file */
-    struct sock_fprog filter;
+    struct filters filters;
     struct networks networks;
+    struct netlinks netlinks;
     struct rlimit files; /* how many descriptors a cell's processes may have; ours are more */
 };
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
@@ -139,7 +161,8 @@ struct lockdown {
     int kept;   /* goes to the spawner with that; -1 for none */
     int guest;
     int stream;
-    const struct sock_fprog *filter;
+    const struct filters *filters;
+    int listeners;
     const struct rlimit *files;
 };
 void lockdown_and_exec(const struct lockdown *lockdown, struct step *step);
@@ -147,9 +170,6 @@ bool map_ids(pid_t pid, uint64_t outside, uint64_t count);
 
 /* image.c: a block device with an empty file system of limited size; -1 with errno set. */
 int image_open(const char *template, const char *path);
-
-/* seccomp.c: the filter, built once. */
-bool filter_build(struct sock_fprog *program);
 
 /* reply.c */
 void reply(struct spawner *spawner, enum reply kind, const struct field_writer *fields);

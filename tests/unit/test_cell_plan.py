@@ -264,6 +264,14 @@ def test_limits_on_version_1_join_one_group_per_controller() -> None:
     assert cgroups.counters(V1, "7-ab", 3).oom == "/cg/memory/dutyfree-7-ab/3/memory.oom_control"
 
 
+def test_version_1_bounds_socket_buffers_apart_where_it_can() -> None:
+    resources = Resources(memory_bytes=64 * 2**20, pids=None)
+    file = "/cg/memory/dutyfree-7-ab/1/memory.kmem.tcp.limit_in_bytes"
+    with_sockets = cgroups.cell_plan(replace(V1, sockets=True), "7-ab", 1, resources)
+    assert (file, str(8 * 2**20)) in arguments(with_sockets, Verb.SET)
+    assert file not in dict(arguments(cgroups.cell_plan(V1, "7-ab", 1, resources), Verb.SET))
+
+
 def test_limits_on_version_2_are_one_group_that_the_cell_is_cloned_into() -> None:
     operations = cgroups.cell_plan(V2, "7-ab", 3, Resources(memory_bytes=2**30, pids=100, cpus=1.5))
     assert arguments(operations, Verb.CGROUP) == [("/cg/dutyfree-7-ab/3",)]
@@ -306,3 +314,18 @@ def test_the_survey_of_this_host_lists_parents_first_and_masks_home() -> None:
         seen.add(path)
     own = {path for path, _mode in host.own}
     assert {"/root", "/home", "/tmp", "/run"} <= own
+
+
+def test_the_place_of_core_dumps_is_masked_where_it_is_a_place_of_its_own() -> None:
+    assert hostroot.core_directories("/var/cores/%e.%p\n") == ["/var/cores"]
+    assert hostroot.core_directories("/cores/%h/core\n") == ["/cores"]
+    for elsewhere in ("core", "|/usr/lib/systemd/systemd-coredump %P", "/core.%p", "/var/core.%p", "/var/lib/core"):
+        assert hostroot.core_directories(elsewhere) == []
+    assert {"/var/crash", "/var/lib/apport", "/var/lib/systemd/coredump"} <= {*hostroot.MASKED_DIRECTORIES}
+
+
+def test_a_rootless_cell_does_not_see_which_keys_its_user_has() -> None:
+    host = replace(HOST, has_keys=True)
+    for rootless in (True, False):
+        mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 1, SandboxSpec()), Verb.MOUNT)
+        assert any(mount[1] == "/new/proc/keys" for mount in mounts) is rootless

@@ -16,6 +16,10 @@ ASIDE = "beside-dutyfree"
 """The group that the processes of a container go to, see `find`."""
 MOVES = 10
 _LEAST_QUOTA_US = 1000
+_SOCKETS_V1 = "memory.kmem.tcp.limit_in_bytes"
+_SOCKET_SHARE = 8
+"""Version 1 counts the buffers of TCP and UDP sockets apart from all other memory: they may take an eighth of the limit
+on top of it. That is enough for full buffers on dozens of connections, and little to take from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Cgroups:
     """Controllers that cannot be used here, each with the reason."""
     swap: bool = False
     """Whether the machine swaps, so that a memory limit has to name swap, too."""
+    sockets: bool = False
+    """Whether socket buffers have a limit of their own (version 1; version 2 counts them as memory)."""
 
     def directories(self) -> list[str]:
         """The distinct directories below which groups are made."""
@@ -93,7 +99,8 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
         else:
             missing[name] = f"no permission to make cgroups in {home}"
     swap = "memory" in homes and Path(homes["memory"], "memory.memsw.limit_in_bytes").exists() and _swaps()
-    return Cgroups(1, homes, missing, swap)
+    sockets = "memory" in homes and Path(homes["memory"], _SOCKETS_V1).exists()
+    return Cgroups(1, homes, missing, swap, sockets)
 
 
 def _find_v2(mount: str, own: str) -> Cgroups:
@@ -141,15 +148,20 @@ def _ancestors(group: str) -> list[Path]:
     return [*reversed(path.parents), path]
 
 
-def settings(version: int, controller: str, resources: Resources, *, swap: bool) -> list[tuple[str, str]]:
+def settings(
+    version: int, controller: str, resources: Resources, *, swap: bool, sockets: bool = False
+) -> list[tuple[str, str]]:
     """The files of a group, and what is written to them, that hold it to `resources`."""
-    return (_settings_v2 if version == 2 else _settings_v1)(controller, resources, swap)
+    if version == 2:
+        return _settings_v2(controller, resources, swap)
+    return _settings_v1(controller, resources, swap, sockets)
 
 
-def _settings_v1(controller: str, resources: Resources, swap: bool) -> list[tuple[str, str]]:
+def _settings_v1(controller: str, resources: Resources, swap: bool, sockets: bool) -> list[tuple[str, str]]:
     if controller == "memory" and resources.memory_bytes is not None:
         names = ["memory.limit_in_bytes", *(["memory.memsw.limit_in_bytes"] if swap else [])]
-        return [(name, str(resources.memory_bytes)) for name in names]
+        buffers = [(_SOCKETS_V1, str(resources.memory_bytes // _SOCKET_SHARE))] if sockets else []
+        return [*((name, str(resources.memory_bytes)) for name in names), *buffers]
     if controller == "pids" and resources.pids is not None:
         return [("pids.max", str(resources.pids))]
     if controller == "cpu" and resources.cpus is not None:

@@ -43,7 +43,8 @@ def owner_plan(cgroups: Cgroups, owner: str) -> Plan:
 
 def cell_plan(cgroups: Cgroups, owner: str, cell: int, resources: Resources) -> Plan:
     """The groups that hold one cell to `resources`; only those that something is asked of."""
-    files = {name: settings(cgroups.version, name, resources, swap=cgroups.swap) for name in cgroups.homes}
+    version, swap, sockets = cgroups.version, cgroups.swap, cgroups.sockets
+    files = {name: settings(version, name, resources, swap=swap, sockets=sockets) for name in cgroups.homes}
     used = {name: _group(cgroups, owner, cell, name) for name in cgroups.homes if files[name]}
     groups = sorted(set(used.values()))
     plan: Plan = [op(Verb.CGROUP, path) for path in groups]

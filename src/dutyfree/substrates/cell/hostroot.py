@@ -57,11 +57,14 @@ MASKED_DIRECTORIES = (
     "/etc/sudoers.d",
     "/etc/wireguard",
     "/var/backups",
+    "/var/crash",
+    "/var/lib/apport",
     "/var/lib/containerd",
     "/var/lib/containers",
     "/var/lib/docker",
     "/var/lib/dutyfree",
     "/var/lib/kubelet",
+    "/var/lib/systemd/coredump",
     "/var/log",
     "/var/mail",
     "/var/run",
@@ -118,6 +121,8 @@ class HostRoot:
     """How names are resolved, wherever the host keeps that."""
     is_overlay: bool = False
     """Whether the root is an overlay itself, as in a container."""
+    has_keys: bool = False
+    """Whether the kernel lists keys in `/proc/keys`."""
     absent: tuple[str, ...] = ()
     """Those of `own` that the host has not got."""
 
@@ -142,7 +147,7 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
         if not os.path.lexists(path):
             raise InvalidRequest(f"there is nothing at {path!r} to be masked")
     closed = not_for_cells(mounted, in_pod="KUBERNETES_SERVICE_HOST" in os.environ)
-    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *extra_masks, *closed]
+    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks, *closed]
     # Both spellings: where a path leads through links, what is at its end must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
     masks -= {"/", *OWN_DIRECTORIES}
@@ -167,6 +172,7 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
         name_servers=_resolv_conf(),
         is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),
         absent=tuple(path for path in OWN_DIRECTORIES if not _is_real_directory(path)),
+        has_keys=Path("/proc/keys").exists(),
     )
 
 
@@ -203,6 +209,19 @@ def _homes() -> Iterator[str]:
     for home in {*(user.pw_dir for user in users), os.environ.get("HOME", "")}:
         if home.startswith("/") and home.rstrip("/") not in ("", "/nonexistent", "/usr", "/var", "/etc", "/bin"):
             yield home.rstrip("/")
+
+
+def _core_dumps() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from core_directories(Path("/proc/sys/kernel/core_pattern").read_text())
+
+
+def core_directories(pattern: str) -> list[str]:
+    """Where the kernel leaves core dumps, if that is a directory for nothing else (not `/` or `/var` itself)."""
+    if not pattern.startswith("/"):
+        return []  # the working directory of the process, or a program
+    path = pattern.strip().split("%", 1)[0].rpartition("/")[0]
+    return [path] if path and path not in {*SYSTEM_TREES, *ADDABLE_DIRECTORIES, *ADDABLE_TREES} else []
 
 
 def _top_level(remote: Collection[str]) -> Iterator[TopLevel]:

@@ -15,6 +15,8 @@ from dutyfree.substrates.cell.parts import Showing
 from dutyfree.substrates.cell.setting import Base, Setting, parents
 
 TTY_GROUP = 5
+TERMINALS = 64
+"""How many pseudo-terminals a cell may have open at once: the machine has 3,072 for all cells together."""
 BYTES_PER_INODE = 8192
 IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
@@ -55,7 +57,7 @@ def individual_plan(
 ) -> Plan:
     """What no two cells have in common: the number, the ids, the cgroups, a place on disk."""
     user = op(Verb.USER, 0, 1, 0, 0)
-    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}"
     if not setting.rootless:
         user = op(Verb.USER, ids.first, SUBORDINATE_COUNT, ids.account, setting.root_id)
         terminals += f",gid={ids.first + TTY_GROUP}"
@@ -204,8 +206,11 @@ def _kernel_file_systems(setting: Setting) -> Plan:
         proc = bind("/kernel", "/new/proc", MountFlag.RECURSIVE)
     else:
         proc = mount("proc", "/new/proc", "proc", SHIELD)
+    shows_keys = setting.rootless and setting.host.has_keys and not setting.proc_is_masked
     return [
         proc,
         bind("/devices", "/new/dev", MountFlag.RECURSIVE),
         mount("/terminals", "/new/dev/pts", flags=MountFlag.MOVE),
+        # To the kernel, an ordinary user's cell is that user: it may see which keys the user has.
+        *([bind("/devices/null", "/new/proc/keys")] if shows_keys else []),
     ]

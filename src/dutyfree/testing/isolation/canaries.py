@@ -18,6 +18,7 @@ def private_places() -> list[Path]:
     homes = {Path(entry.pw_dir) for entry in pwd.getpwall() if entry.pw_uid >= 1000 or entry.pw_uid == 0}
     homes.add(Path.home())
     usual = {Path(name) for name in ("/tmp", "/var/tmp", "/run", "/dev/shm", tempfile.gettempdir())}
+    usual |= {Path(name) for name in ("/var/crash", "/var/lib/apport", "/var/lib/systemd/coredump")}
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     places = homes | usual | ({Path(runtime)} if runtime else set())
     places |= {home / ".ssh" for home in homes}

@@ -21,6 +21,11 @@ FLOOD_MIB = 256
 MOST_WATCHERS = "900"
 """Below the usual limit of open files, above the usual limit of watchers of a user."""
 HOST_SLACK_BYTES = 48 * MIB
+SOCKETS_MIB = 256
+MOST_HELD_MIB = 80
+"""A little more than the sandbox's 64 MiB: netlink sockets are counted, and may hold as much where they are many."""
+MANY_TERMINALS = "600"
+"""A fifth of what a machine has."""
 
 
 @EXHAUSTION.probe(
@@ -70,6 +75,58 @@ async def shared_memory_bomb(scene: Scene) -> None:
         raise Broken("512 MiB were written to /dev/shm in a sandbox of 64 MiB")
     scene.note(f"{seen.text.strip() or 'killed'}, oom_killed {seen.oom_killed}")
     await scene.must_answer()
+
+
+def _sockets(kind: str, words: str) -> None:
+    @EXHAUSTION.probe(
+        f"{kind}-buffers",
+        f"what is in {words} that nobody reads stays near the limit of memory",
+        Isolation.CONTAINER,
+        needs=[Capability.LIMIT_MEMORY],
+        spec=LITTLE_MEMORY,
+        shared_kernel=True,
+        unsafe=True,
+    )
+    async def buffers(scene: Scene) -> None:
+        scene.needs_limit("memory")
+        answer = await scene.ask("fill-sockets", kind, str(SOCKETS_MIB))
+        held = int(answer.text) if answer.verdict is Verdict.VALUE else 0
+        if held > MOST_HELD_MIB:
+            raise Broken(f"{held} MiB are held in a sandbox of 64 MiB")
+        scene.note(str(answer))
+        await scene.must_answer()
+
+
+_sockets("netlink-user", "netlink sockets between programs")
+_sockets("netlink-route", "netlink sockets, from the kernel,")
+_sockets("udp", "UDP sockets")
+_sockets("tcp", "TCP sockets")
+
+
+@EXHAUSTION.probe(
+    "terminals",
+    "one sandbox cannot have so many pseudo-terminals that others have none",
+    Isolation.CONTAINER,
+    shared_kernel=True,
+)
+async def terminals(scene: Scene) -> None:
+    opened = int(await scene.value_of("open-terminals", MANY_TERMINALS))
+    if opened == int(MANY_TERMINALS):
+        raise Broken(f"a sandbox has {opened} of the machine's pseudo-terminals, and could have more")
+    scene.note(f"{opened} were opened")
+
+
+@EXHAUSTION.probe(
+    "device-locks",
+    "whether a lock on a device node is seen by another sandbox",
+    Isolation.CONTAINER,
+    shared_kernel=True,
+    recorded=True,
+)
+async def device_locks(scene: Scene) -> None:
+    async with await scene.another() as neighbour:
+        held = await scene.ask("hold-lock", "/dev/full")
+        scene.note(f"{held}; in another sandbox {await scene.ask('take-lock', '/dev/full', of=neighbour)}")
 
 
 def _fills(upper: Upper) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 
 from dutyfree.model import Isolation
-from dutyfree.testing.isolation.probe import Topic
+from dutyfree.testing.isolation.probe import Broken, Scene, Topic
+from dutyfree.testing.isolation.program import Verdict
 
 KERNEL = Topic("kernel")
 
@@ -64,6 +65,9 @@ _CALLS = (
     ("perf", "performance counters cannot be opened", "perf-event-open"),
     ("userfaultfd", "page faults cannot be held up", "userfaultfd"),
     ("io-uring", "no io_uring can be made", "io-uring-setup"),
+    ("aio", "no asynchronous I/O, of which the machine has a bounded number, can be set up", "io-setup"),
+    ("socket-filter", "no program can be attached to a socket", "attach-filter", "one"),
+    ("port-filter", "no program can be attached to the sockets of a port", "attach-filter", "reuseport"),
     ("file-handles", "no file can be opened by its handle", "open-by-handle-at"),
     ("setns", "no namespace can be entered", "setns"),
     ("tiocsti", "nothing can be typed into a terminal from behind", "tiocsti"),
@@ -94,6 +98,16 @@ _SOCKETS = (
     ("packet", "packet", socket.AF_PACKET, socket.SOCK_RAW, 0),
     ("vsock", "VM", socket.AF_VSOCK, socket.SOCK_STREAM, 0),
     ("alg", "kernel crypto", socket.AF_ALG, socket.SOCK_SEQPACKET, 0),
+    *(
+        (f"netlink-{name}", f"netlink ({words})", socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+        for name, words, protocol in (
+            ("user", "between programs", 2),
+            ("diagnosis", "other sockets", 4),
+            ("audit", "audit", 9),
+            ("devices", "devices of the machine", 15),
+            ("generic", "any subsystem", 16),
+        )
+    ),
 )
 
 for _name, _words, _family, _type, _protocol in _SOCKETS:
@@ -106,3 +120,11 @@ for _name, _words, _family, _type, _protocol in _SOCKETS:
         str(int(_type)),
         str(_protocol),
     )
+
+
+@KERNEL.probe("keys", "no key of the host is named in /proc/keys", Isolation.CONTAINER, shared_kernel=True)
+async def keys(scene: Scene) -> None:
+    answer = await scene.ask("read-file", "/proc/keys")
+    if answer.verdict is Verdict.VALUE and answer.text.strip():
+        raise Broken(str(answer))
+    scene.note(str(answer))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 
-from dutyfree.model import Isolation
+from dutyfree.model import Action, Capability, Isolation
 from dutyfree.testing.isolation.canaries import host_process
 from dutyfree.testing.isolation.probe import ENVIRONMENT_SECRET, Broken, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
@@ -30,6 +31,55 @@ _out_of_reach("trace", "a process of the host cannot be traced", "trace")
 _out_of_reach("memory", "the memory of a process of the host cannot be read", "read-memory")
 _out_of_reach("pidfd", "a process of the host cannot be got hold of by a descriptor", "pidfd")
 _out_of_reach("descriptors", "the descriptors of a process of the host cannot be looked at", "look-at-descriptors")
+
+
+async def _leave_tree(scene: Scene, way: str) -> None:
+    """The action of a program that tries to leave it times out. Raises Broken if the program has a process left."""
+    sign = f"{scene.home}/{way}"
+    seen = await scene.run([f"{scene.home}/probe", "leave-tree", way, sign], timeout_s=0.5)
+    if not seen.timed_out:
+        raise Broken(f"the program did not wait for its end: exit {seen.exit_code}, {seen.text[:100]!r}")
+    await scene.run(["rm", "-f", sign])
+    await asyncio.sleep(0.3)
+    if (await scene.run(["test", "-e", sign])).ok:
+        raise Broken(f"a process ({way}) lives on after the time-out")
+
+
+for _way, _words in (("orphan", "gives up its orphans"), ("sibling", "makes a sibling of its own")):
+
+    @PROCESSES.probe(
+        f"time-out-{_way}",
+        f"a time-out ends all that an action started, also if it {_words}",
+        Isolation.NONE,
+        needs=[Capability.KILL_TREE],
+    )
+    async def _time_out(scene: Scene, way: str = _way) -> None:
+        await _leave_tree(scene, way)
+
+    @PROCESSES.probe(
+        f"time-out-{_way}-in-company",
+        f"the same for an action that {_words} while another one runs",
+        Isolation.CONTAINER,
+        needs=[Capability.KILL_TREE],
+    )
+    async def _time_out_in_company(scene: Scene, way: str = _way) -> None:
+        other = asyncio.create_task(scene.sandbox.run(Action(["sleep", "30"])))
+        try:
+            await asyncio.sleep(0.2)
+            await _leave_tree(scene, way)
+            if other.done():
+                raise Broken("the action beside it has ended, too")
+        finally:
+            other.cancel()
+            await asyncio.wait([other])
+
+
+PROCESSES.denies(
+    "oom-score",
+    "a process cannot protect itself from the end that a lack of memory brings",
+    Isolation.CONTAINER,
+    "protect-from-oom",
+)
 
 
 @PROCESSES.probe("environment", "a command does not inherit the host process's environment", Isolation.NONE)

@@ -2,6 +2,7 @@
 #include "probe.h"
 
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -141,6 +142,39 @@ static void take_watcher(char **arguments)
     judge(inotify_init1(IN_CLOEXEC));
 }
 
+/* As many pseudo-terminals as there are to be had, up to a number. */
+static void open_terminals(char **arguments)
+{
+    long opened = 0;
+    while (opened < number(arguments[0]) && open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC) >= 0)
+        opened++;
+    report_count(opened);
+}
+
+/* Leaves a process behind that holds a lock on a file. */
+static void hold_lock(char **arguments)
+{
+    int file = open(arguments[0], O_RDONLY | O_CLOEXEC);
+    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) < 0)
+        denied(errno);
+    pid_t child = fork();
+    if (child < 0)
+        broken("fork failed");
+    if (child > 0)
+        allowed(NULL);
+    setsid();
+    for (int i = 0; i < 3; i++)
+        close(i);
+    sleep(HOLD_S);
+    _exit(0);
+}
+
+static void take_lock(char **arguments)
+{
+    int file = open(arguments[0], O_RDONLY | O_CLOEXEC);
+    judge(file < 0 ? -1 : flock(file, LOCK_EX | LOCK_NB));
+}
+
 const struct probe exhaustion_probes[] = {
     {"fork-bomb", 0, fork_bomb},
     {"memory-bomb", 1, memory_bomb},
@@ -150,5 +184,8 @@ const struct probe exhaustion_probes[] = {
     {"hold-watchers", 1, hold_watchers},
     {"take-watcher", 0, take_watcher},
     {"many-processes", 1, many_processes},
+    {"open-terminals", 1, open_terminals},
+    {"hold-lock", 1, hold_lock},
+    {"take-lock", 1, take_lock},
     {NULL, 0, NULL},
 };

@@ -2,9 +2,11 @@
 #include "probe.h"
 
 #include <linux/bpf.h>
+#include <linux/filter.h>
 #include <linux/keyctl.h>
 #include <linux/perf_event.h>
 #include <linux/sched.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -115,6 +117,26 @@ static void io_uring_setup(char **arguments)
 #define SYS_io_uring_setup 425
 #endif
     judge(syscall(SYS_io_uring_setup, 1, parameters));
+}
+
+static void io_setup_probe(char **arguments)
+{
+    (void)arguments;
+    unsigned long context = 0;
+    judge(syscall(SYS_io_setup, 1, &context));
+}
+
+static void attach_filter(char **arguments)
+{
+    struct sock_filter accept_all = {BPF_RET | BPF_K, 0, 0, 0xffffffff};
+    struct sock_fprog filter = {1, &accept_all};
+    int option = strcmp(arguments[0], "reuseport") == 0 ? SO_ATTACH_REUSEPORT_CBPF : SO_ATTACH_FILTER, one = 1;
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    int target = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (target < 0 || setsockopt(target, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) < 0 ||
+        bind(target, (struct sockaddr *)&any, sizeof any) < 0)
+        broken("no socket to filter");
+    judge(setsockopt(target, SOL_SOCKET, option, &filter, sizeof filter));
 }
 
 static void open_by_handle_at_probe(char **arguments)
@@ -313,6 +335,8 @@ const struct probe kernel_probes[] = {
     {"perf-event-open", 0, perf_event_open},
     {"userfaultfd", 0, userfaultfd},
     {"io-uring-setup", 0, io_uring_setup},
+    {"io-setup", 0, io_setup_probe},
+    {"attach-filter", 1, attach_filter},
     {"open-by-handle-at", 0, open_by_handle_at_probe},
     {"socket", 3, open_socket},
     {"setns", 0, setns_probe},

@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     const struct probe *const tables[] = {
         kernel_probes,    mount_probes,   file_probes,       process_probes,
         privilege_probes, network_probes, exhaustion_probes, ordinary_probes,
-        user_probes,
+        user_probes, buffer_probes,
     };
     if (argc < 2)
         broken("usage: probe NAME ARGUMENT...");

@@ -37,6 +37,7 @@ extern const struct probe process_probes[];
 extern const struct probe privilege_probes[];
 extern const struct probe network_probes[];
 extern const struct probe exhaustion_probes[];
+extern const struct probe buffer_probes[];
 extern const struct probe ordinary_probes[];
 extern const struct probe user_probes[];
 

@@ -2,9 +2,11 @@
 #include "probe.h"
 
 #include <dirent.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/ipc.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -16,6 +18,8 @@
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
+
+enum { STAY_MS = 10000, SIGN_MS = 20 };
 
 /* Whether some other process shows `needle` in /proc/PID/FILE. */
 static void find_in_processes(char **arguments)
@@ -201,6 +205,47 @@ static void shared_memory(char **arguments)
     judge(segment);
 }
 
+/* A process that says that it is alive, by a file, for a while. */
+static _Noreturn void stay(const char *path)
+{
+    setsid();
+    for (int i = 0; i < STAY_MS / SIGN_MS; i++) {
+        int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        if (file >= 0)
+            close(file);
+        usleep(SIGN_MS * 1000);
+    }
+    _exit(0);
+}
+
+/* Tries to leave the tree of the action: first process that is no reaper any more, or a child beside its maker. */
+static void leave_tree(char **arguments)
+{
+    if (strcmp(arguments[0], "sibling") == 0) {
+        if (syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL) == 0)
+            stay(arguments[1]);
+    } else {
+        prctl(PR_SET_CHILD_SUBREAPER, 0);
+        if (fork() == 0) {
+            if (fork() == 0)
+                stay(arguments[1]);
+            _exit(0);
+        }
+    }
+    for (;;)
+        pause();
+}
+
+/* Whether this process could protect itself from the end that a lack of memory brings. */
+static void protect_from_oom(char **arguments)
+{
+    (void)arguments;
+    int file = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        denied(errno);
+    judge(write(file, "-1000", 5));
+}
+
 const struct probe process_probes[] = {
     {"find-in-processes", 2, find_in_processes},
     {"signal-process", 2, signal_process},
@@ -216,5 +261,7 @@ const struct probe process_probes[] = {
     {"find-named", 1, find_named},
     {"open-descriptors", 0, open_descriptors},
     {"shared-memory", 2, shared_memory},
+    {"leave-tree", 2, leave_tree},
+    {"protect-from-oom", 0, protect_from_oom},
     {NULL, 0, NULL},
 };

@@ -1,0 +1,24 @@
+/* What a cell must not have from the process that started us. */
+#include <fcntl.h>
+#include <linux/keyctl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "spawner.h"
+
+static const char score[] = "/proc/self/oom_score_adj";
+static bool adjusted;
+
+void inheritance_note(void) {
+    char text[16] = "";
+    int file = open(score, O_RDONLY | O_CLOEXEC);
+    adjusted = file >= 0 && read(file, text, sizeof text - 1) > 0 && strtol(text, NULL, 10) != 0;
+    if (file >= 0) close(file);
+    (void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* the user's own session has keys in its keyring */
+}
+
+void inheritance_leave(void) {
+    /* Lower than root, or nobody, has set it before, only root can; and a cell lowers its own no further than root did. */
+    if (adjusted) (void)write_file(score, "0");
+}
