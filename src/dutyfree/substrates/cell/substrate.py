@@ -119,11 +119,11 @@ class CellSubstrate(Substrate):
             raise
         try:
             fresh = self._fresh(spec, cell)
-        except SubstrateFailed:
+        except SubstrateFailed as error:
             channel.close()
             await asyncio.shield(cell.end())
             self.chains.release(chain)
-            raise
+            raise await _explained(error) from error
         sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
@@ -167,7 +167,7 @@ class CellSubstrate(Substrate):
             channel.close()
             await asyncio.shield(cell.end())
             if isinstance(error, InfraFailed) and birth.failure is not None:
-                raise birth.failure from None
+                raise await _explained(birth.failure) from None
             raise
         return cell
 
@@ -257,3 +257,10 @@ class CellSubstrate(Substrate):
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:
     return error if isinstance(error, InfraFailed) else SubstrateFailed(error.message)
+
+
+async def _explained(error: DutyfreeError) -> DutyfreeError:
+    """With its cause, where that lies in this machine: looked for only once a creation has failed."""
+    from dutyfree.substrates.cell.diagnosis import explain
+
+    return await explain(error, spawner_path())
