@@ -25,7 +25,7 @@ from dutyfree.substrates.cell.diagnosis.trial import STEPS, Step, Trial, parse, 
 
 CALLS = ("unshare", "mount", "umount2", "setns", "clone3", "open_tree", "mount_setattr", "openat2", "close_range")
 ROOT = Facts(as_root=True, capabilities=frozenset(CAPABILITIES), kernel=(6, 18), max_user_namespaces=96349)
-USER = replace(ROOT, as_root=False, capabilities=frozenset())
+USER = replace(ROOT, as_root=False, uid=1000, capabilities=frozenset())
 DOCKER_CAPABILITIES = capabilities_in(0xA80425FB)
 IN_DOCKER = replace(ROOT, place=Place.DOCKER, capabilities=DOCKER_CAPABILITIES, filtered=True)
 MASKED = ("/proc/acpi", "/proc/bus", "/proc/keys", "/proc/sys")
@@ -77,6 +77,12 @@ def trial(text: str) -> Trial:
             replace(IN_DOCKER, filtered=False, capabilities=DOCKER_CAPABILITIES | {"SYS_ADMIN"}, place=Place.POD),
             {"capability": "securityContext: {capabilities: {add: [NET_ADMIN]}} in the container"},
             id="a pod with SYS_ADMIN and no filter",
+        ),
+        pytest.param(
+            "step mount-namespace 1 unshare",
+            replace(USER, uid=0, place=Place.POD, capabilities=DOCKER_CAPABILITIES),
+            {"capability": "securityContext: {capabilities: {add: [SYS_ADMIN]}} in the container"},
+            id="a pod with hostUsers: false",
         ),
         pytest.param(
             DOCKER_FILTER + NOTHING_MADE,
@@ -208,6 +214,7 @@ def steps() -> st.SearchStrategy[tuple[Step, ...]]:
 def hosts(draw: st.DrawFn) -> Facts:
     return Facts(
         as_root=draw(st.booleans()),
+        uid=draw(st.sampled_from([0, 1000])),
         place=draw(st.sampled_from(Place)),
         capabilities=frozenset(draw(st.sets(st.sampled_from(sorted(CAPABILITIES))))),
         filtered=draw(st.booleans()),

@@ -172,7 +172,8 @@ def _report(finding: Finding) -> None:
         done = sum(step["outcome"] == "ok" for step in finding.steps)
         lines.append(_line("steps", f"{done} of {len(finding.steps)} work"))
     for cause in finding.causes:
-        lines.append(_line("cause" if cause["blocks"] else "limited by", f"{cause['what']}: {cause['why']}"))
+        blocks = cause["blocks"] and not finding.works
+        lines.append(_line("cause" if blocks else "limited by", f"{cause['what']}: {cause['why']}"))
         named = [step for step in finding.steps if step["name"] in cause["steps"]]
         lines += [_line("", f"fails: {step['does']} ({step['outcome']})") for step in named]
         lines += [_line("", f"remedy: {cause['remedy']}")] if cause["remedy"] else []

@@ -28,6 +28,8 @@ class Facts:
 
     as_root: bool
     """Root of the machine, or of a container that shares the machine's ids; otherwise cells are made without root."""
+    uid: int = 0
+    """0 for root of a user namespace, too."""
     place: Place = Place.MACHINE
     capabilities: frozenset[str] = frozenset()
     """The effective ones, of those in `CAPABILITIES`."""
@@ -60,6 +62,7 @@ def read_facts() -> Facts:
     found = hierarchies.find()
     return Facts(
         as_root=is_root(),
+        uid=os.geteuid(),
         place=_place(os.environ, machine.read("/proc/self/cgroup") or ""),
         capabilities=capabilities_in(int(status.get("CapEff", "0"), 16)),
         filtered=status.get("Seccomp") == "2",
