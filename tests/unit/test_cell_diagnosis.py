@@ -85,6 +85,12 @@ def trial(text: str) -> Trial:
             id="a pod with hostUsers: false",
         ),
         pytest.param(
+            "step ids 1 uid_map",
+            replace(USER, uid=0, place=Place.POD, capabilities=frozenset(CAPABILITIES) - {"SETFCAP", "SYS_PTRACE"}),
+            {"capability": "securityContext: {capabilities: {add: [SETFCAP]}} in the container"},
+            id="a pod with hostUsers: false and fewer capabilities than usual",
+        ),
+        pytest.param(
             DOCKER_FILTER + NOTHING_MADE,
             replace(USER, place=Place.POD, filtered=True),
             {"filter": "securityContext: {seccompProfile: {type: Unconfined}} in the container"},

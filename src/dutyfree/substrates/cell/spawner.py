@@ -117,7 +117,8 @@ class Spawner:
         explained = await diagnosis.explain(error, self._binary)
         if explained is not error:
             return explained
-        return SubstrateUnavailable(f"cells cannot be made here: {error.message}", hint=diagnosis.HELP)
+        message = f"cells cannot be made here, though each of their steps works by itself: {error.message}"
+        return SubstrateUnavailable(message, hint="please report this, with what `dutyfree doctor --json cell` prints")
 
     async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
         """Ask for a cell that gets `stream` as its end of the wire.

@@ -35,11 +35,14 @@ NEEDS = {
     "KILL": ("kill",),
 }  # fmt: skip
 """The steps of root's cells that fail without a capability."""
+NEEDS_IN_USER_NAMESPACE = {name: NEEDS[name] for name in ("SYS_ADMIN", "NET_ADMIN", "DAC_OVERRIDE", "SETGID")}
+NEEDS_IN_USER_NAMESPACE["SETFCAP"] = ("ids",)
+"""The same for root of a user namespace, whose cells have its own id and no others."""
 PURPOSE = {
     "SYS_ADMIN": "mounts and namespaces", "NET_ADMIN": "a cell's loopback interface",
     "SYS_PTRACE": "looking at a cell from outside", "MKNOD": "device nodes", "CHOWN": "files of a cell's own ids",
     "FOWNER": "files of a cell's own ids", "DAC_OVERRIDE": "overlays", "SETUID": "a cell's own ids",
-    "SETGID": "a cell's own ids", "SETPCAP": "a cell's own ids", "KILL": "ending cells",
+    "SETGID": "a cell's own ids", "SETPCAP": "a cell's own ids", "SETFCAP": "a cell's own ids", "KILL": "ending cells",
 }  # fmt: skip
 UNUSED = ("id-mapped-mount",)
 """Steps that no cell depends on."""
@@ -137,13 +140,13 @@ def _old_kernel(seen: Evidence) -> Cause | None:
 def _capabilities(seen: Evidence) -> Cause | None:
     if seen.facts.uid != 0:  # becomes root of a user namespace of its own, and has them all
         return None
+    needs = NEEDS if seen.facts.as_root else NEEDS_IN_USER_NAMESPACE
     undone = {step.name for step in seen.trial.steps if not step.works} - set(UNUSED)
-    absent = [name for name in NEEDS if name not in seen.facts.capabilities and undone.intersection(NEEDS[name])]
+    absent = [name for name in needs if name not in seen.facts.capabilities and undone.intersection(needs[name])]
     if not absent:
         return None
-    steps = tuple(
-        step.name for step in seen.left if step.errno in REFUSED and any(step.name in NEEDS[name] for name in absent)
-    )
+    affected = {step for name in absent for step in needs[name]}
+    steps = tuple(step.name for step in seen.left if step.errno in REFUSED and step.name in affected)
     noun = "capability" if len(absent) == 1 else "capabilities"
     purposes = dict.fromkeys(PURPOSE[name] for name in absent)
     what = f"{seen.facts.place.words} has no {noun} {', '.join(absent)}"

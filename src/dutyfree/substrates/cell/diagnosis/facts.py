@@ -17,7 +17,7 @@ from dutyfree.substrates.cell.diagnosis.remedies import Place
 
 CAPABILITIES = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "NET_ADMIN": 12,
-    "SYS_PTRACE": 19, "SYS_ADMIN": 21, "MKNOD": 27,
+    "SYS_PTRACE": 19, "SYS_ADMIN": 21, "MKNOD": 27, "SETFCAP": 31,
 }  # fmt: skip
 """Those that a root's cells need, with the kernel's numbers."""
 
