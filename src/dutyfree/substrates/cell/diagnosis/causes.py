@@ -20,30 +20,6 @@ FIRST_KERNEL = {
     "mount_setattr": (5, 12),
 }  # fmt: skip
 """The first version of the kernel that has a system call."""
-NEEDS = {
-    "SYS_ADMIN": ("mount-namespace", "tmpfs", "bind", "overlay", "overlay-host", "pivot-root", "namespaces", "proc",
-                  "terminals", "masks", "network-namespace", "cgroup-namespace"),
-    "NET_ADMIN": ("loopback",),
-    "SYS_PTRACE": ("look", "id-mapped-mount"),
-    "MKNOD": ("devices",),
-    "CHOWN": ("owners",),
-    "FOWNER": ("owners",),
-    "DAC_OVERRIDE": ("overlay", "overlay-host"),
-    "SETUID": ("owners", "ids"),
-    "SETGID": ("owners", "ids"),
-    "SETPCAP": ("owners", "ids"),
-    "KILL": ("kill",),
-}  # fmt: skip
-"""The steps of root's cells that fail without a capability."""
-NEEDS_IN_USER_NAMESPACE = {name: NEEDS[name] for name in ("SYS_ADMIN", "NET_ADMIN", "DAC_OVERRIDE", "SETGID")}
-NEEDS_IN_USER_NAMESPACE["SETFCAP"] = ("ids",)
-"""The same for root of a user namespace, whose cells have its own id and no others."""
-PURPOSE = {
-    "SYS_ADMIN": "mounts and namespaces", "NET_ADMIN": "a cell's loopback interface",
-    "SYS_PTRACE": "looking at a cell from outside", "MKNOD": "device nodes", "CHOWN": "files of a cell's own ids",
-    "FOWNER": "files of a cell's own ids", "DAC_OVERRIDE": "overlays", "SETUID": "a cell's own ids",
-    "SETGID": "a cell's own ids", "SETPCAP": "a cell's own ids", "SETFCAP": "a cell's own ids", "KILL": "ending cells",
-}  # fmt: skip
 UNUSED = ("id-mapped-mount",)
 """Steps that no cell depends on."""
 COUNTED = {
@@ -89,7 +65,7 @@ def find_causes(trial: Trial, facts: Facts) -> tuple[Cause, ...]:
     """Every cause that can be named, those that keep cells from working first."""
     left = tuple(step for step in trial.steps if step.failed)
     found: list[Cause] = []
-    for rule in (_filter, _old_kernel, _capabilities, *_OTHERS):
+    for rule in (_filter, _old_kernel, _root_cannot_map, *_OTHERS):
         cause = rule(Evidence(trial, left, facts))
         if cause is not None:
             names = {step.name for step in left}
@@ -137,20 +113,15 @@ def _old_kernel(seen: Evidence) -> Cause | None:
     return Cause("old-kernel", f"the kernel, {version}, has no {', '.join(absent)}", "cells need it", remedy, steps)
 
 
-def _capabilities(seen: Evidence) -> Cause | None:
-    if seen.facts.uid != 0:  # becomes root of a user namespace of its own, and has them all
+def _root_cannot_map(seen: Evidence) -> Cause | None:
+    """Since 5.12 the kernel maps root's own id only for a root that has this capability."""
+    step = seen.step("user-namespace", "mount-namespace")
+    absent = "SETFCAP" in seen.facts.missing_capabilities
+    if step is None or step.call != "uid_map" or seen.facts.as_root or seen.facts.uid != 0 or not absent:
         return None
-    needs = NEEDS if seen.facts.as_root else NEEDS_IN_USER_NAMESPACE
-    undone = {step.name for step in seen.trial.steps if not step.works} - set(UNUSED)
-    absent = [name for name in needs if name not in seen.facts.capabilities and undone.intersection(needs[name])]
-    if not absent:
-        return None
-    affected = {step for name in absent for step in needs[name]}
-    steps = tuple(step.name for step in seen.left if step.errno in REFUSED and step.name in affected)
-    noun = "capability" if len(absent) == 1 else "capabilities"
-    purposes = dict.fromkeys(PURPOSE[name] for name in absent)
-    what = f"{seen.facts.place.words} has no {noun} {', '.join(absent)}"
-    return Cause("capability", what, f"for {', '.join(purposes)}", Remedy(frozenset(absent)), steps)
+    what = "root has no capability SETFCAP here"
+    remedy = Remedy(frozenset({"SETFCAP"}))
+    return Cause("capability", what, "without it, root cannot map its own id", remedy, _refused(seen))
 
 
 def _apparmor_userns(seen: Evidence) -> Cause | None:
@@ -270,8 +241,13 @@ def _unexplained(step: Step) -> Cause:
 
 def _surroundings(facts: Facts) -> Iterator[Cause]:
     """Causes that no step shows."""
-    if facts.unwritable:
-        what = f"{facts.unwritable} cannot be written to"
+    if facts.uid == 0 and not facts.as_root and not facts.in_user_namespace:
+        names = ", ".join(sorted(facts.missing_capabilities))
+        what = f"root has no capability {names} here"
+        why = "its cells are made as an ordinary user's, with one user id each"
+        yield Cause("few-capabilities", what, why, Remedy(facts.missing_capabilities), minor=True)
+    if facts.volatile_state:
+        what = f"no lasting directory can be written to, so that state is kept in {facts.volatile_state}"
         yield Cause(
             "state-directory", what, "uppers on disk and images are kept there", Remedy(here=(_STATE,)), minor=True
         )

@@ -10,16 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dutyfree import machine
-from dutyfree.images.ownership import is_root
-from dutyfree.images.store import state_directory
-from dutyfree.substrates import claims, hierarchies
+from dutyfree.images.ownership import is_root, missing_capabilities
+from dutyfree.places import runtime_directory, state_directory
+from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell.diagnosis.remedies import Place
-
-CAPABILITIES = {
-    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "NET_ADMIN": 12,
-    "SYS_PTRACE": 19, "SYS_ADMIN": 21, "MKNOD": 27, "SETFCAP": 31,
-}  # fmt: skip
-"""Those that a root's cells need, with the kernel's numbers."""
+from dutyfree.substrates.cell.mounts import EMPTY_IN_PROC
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +22,13 @@ class Facts:
     """What diagnosis knows of the machine and of this process. A setting is None where the kernel does not have it."""
 
     as_root: bool
-    """Root of the machine, or of a container that shares the machine's ids; otherwise cells are made without root."""
+    """Root with all that it takes; otherwise cells are made as an ordinary user makes them."""
     uid: int = 0
-    """0 for root of a user namespace, too."""
+    """0 for root of a user namespace, and for root without all capabilities, too."""
+    in_user_namespace: bool = False
     place: Place = Place.MACHINE
-    capabilities: frozenset[str] = frozenset()
-    """The effective ones, of those in `CAPABILITIES`."""
+    missing_capabilities: frozenset[str] = frozenset()
+    """Of those that root needs for its own way of making cells."""
     filtered: bool = False
     """Whether a system call filter is set on this process."""
     kernel: tuple[int, int] = (6, 1)
@@ -50,53 +46,42 @@ class Facts:
     unlimited: Mapping[str, str] = field(default_factory=dict)
     """Limits that cannot be held, each with the reason."""
     cgroup_version: int = 0
-    unwritable: str = ""
-    """The directory for state, if nothing can be written to it."""
+    volatile_state: str = ""
+    """Where state is kept that should last, if no place for it can be written to."""
 
 
 def read_facts() -> Facts:
     """Look at this machine. Reads only, and never raises for what it cannot read."""
-    status = _status(machine.read("/proc/self/status") or "")
+    text = machine.read("/proc/self/status") or "CapEff: 0"
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     mounts = [line.split(" ") for line in (machine.read("/proc/self/mountinfo") or "").splitlines()]
     points = [mount[4] for mount in mounts if len(mount) > 4]
     found = hierarchies.find()
     return Facts(
         as_root=is_root(),
         uid=os.geteuid(),
+        in_user_namespace=(machine.read("/proc/self/uid_map") or "").split() != ["0", "0", "4294967295"],
         place=_place(os.environ, machine.read("/proc/self/cgroup") or ""),
-        capabilities=capabilities_in(int(status.get("CapEff", "0"), 16)),
+        missing_capabilities=frozenset(missing_capabilities(text)),
         filtered=status.get("Seccomp") == "2",
         kernel=kernel_version(platform.release()),
         label=(machine.read("/proc/self/attr/current") or "").strip("\0\n "),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restrict_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-        masked_proc=tuple(sorted({point for point in points if point.startswith("/proc/")} - {_BINFMT})),
+        masked_proc=tuple(sorted({point for point in points if point.startswith("/proc/")} - {*EMPTY_IN_PROC})),
         root_is_mount="/" in points,
         root_type=machine.file_system("/"),
         unlimited=found.missing,
         cgroup_version=found.version,
-        unwritable=_unwritable(),
+        volatile_state=_volatile_state(),
     )
-
-
-def capabilities_in(mask: int) -> frozenset[str]:
-    """The names of the capabilities in a mask as /proc/PID/status has it."""
-    return frozenset(name for name, number in CAPABILITIES.items() if mask >> number & 1)
 
 
 def kernel_version(release: str) -> tuple[int, int]:
     """Major and minor number."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-
-
-_BINFMT = "/proc/sys/fs/binfmt_misc"  # a file system of its own, which hides nothing
-
-
-def _status(text: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {name: value.strip() for name, _, value in pairs}
 
 
 def _number(path: str) -> int | None:
@@ -114,14 +99,6 @@ def _place(environment: Mapping[str, str], groups: str) -> Place:
     return Place.CONTAINER if environment.get("container") else Place.MACHINE
 
 
-def _unwritable() -> str:
-    """The directory that cells would keep their state in, if it cannot be made."""
-    try:
-        wanted = [state_directory(), claims.state_base()]
-    except RuntimeError:  # no home directory
-        return "the home directory"
-    for directory in wanted:
-        there = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
-        if not os.access(there, os.W_OK | os.X_OK):
-            return str(directory)
-    return ""
+def _volatile_state() -> str:
+    state = state_directory()
+    return str(state) if state.is_relative_to(runtime_directory()) else ""
