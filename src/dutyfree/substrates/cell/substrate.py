@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.ownership import is_root
+from dutyfree.images.ownership import has_roots_id, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
@@ -101,6 +101,7 @@ class CellSubstrate(Substrate):
             cgroups=found,
             rootless=rootless,
             proc_is_masked=rootless and mounts.is_masked_proc(table),
+            proc_is_read_only=rootless and has_roots_id(),
             state_directory=str(claimed.state_directory),
             disk_directory=str(disk),
             layers_directory=str(layers),
