@@ -316,3 +316,17 @@ def test_the_limit_on_namespaces_is_named(kind: str, most: int, cause: str, tmp_
     assert not found["works"]
     assert cause in found["problem"]
     assert f"sysctl -w user.max_{kind}_namespaces=65536" in found["hint"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="takes root, and unshare of util-linux")
+def test_a_chroot_is_named(tmp_path: Path) -> None:
+    shell = """cd "$1" && shift && for each in /*; do
+        if [ -L "$each" ]; then cp -P "$each" .; elif [ -d "$each" ]; then mkdir ".$each" && mount --rbind "$each" ".$each"; fi
+    done; exec chroot . "$@"
+    """
+    new_root = tmp_path / "root"
+    new_root.mkdir()
+    found = doctor("unshare", "--mount", "sh", "-c", shell, "sh", str(new_root), state=tmp_path)
+    assert not found["works"]
+    assert "this is a chroot" in found["problem"]
+    assert "systemd-nspawn" in found["hint"]
