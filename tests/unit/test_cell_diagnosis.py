@@ -321,7 +321,8 @@ def test_the_limit_on_namespaces_is_named(kind: str, most: int, cause: str, tmp_
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="takes root, and unshare of util-linux")
 def test_a_chroot_is_named(tmp_path: Path) -> None:
     shell = """cd "$1" && shift && for each in /*; do
-        if [ -L "$each" ]; then cp -P "$each" .; elif [ -d "$each" ]; then mkdir ".$each" && mount --rbind "$each" ".$each"; fi
+        if [ -L "$each" ]; then cp -P "$each" .
+        elif [ -d "$each" ]; then mkdir ".$each" && mount --rbind "$each" ".$each"; fi
     done; exec chroot . "$@"
     """
     new_root = tmp_path / "root"
