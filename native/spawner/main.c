@@ -161,6 +161,7 @@ int main(int argc, char **argv) {
     struct spawner spawner = {.control = -1};
     const char *guest = NULL;
     bool rootless = false;
+    if (argc == 3 && !strcmp(argv[1], "--try")) return try_steps(argv[2]);
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--control")) spawner.control = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--guest")) guest = argv[i + 1];

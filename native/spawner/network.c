@@ -18,7 +18,7 @@
 
 enum { STOCK = 4 };
 
-static bool raise_loopback(void) {
+bool raise_loopback(void) {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
     int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (any < 0) return false;
@@ -56,10 +56,11 @@ static bool send_network(int socket_fd, int network, char error) {
 static _Noreturn void make_networks(int orders) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int home = make_network(); /* to come back to: nobody's network may live on because we are in it */
-    for (char order; home >= 0 && recv(orders, &order, 1, 0) == 1;) {
-        int network = make_network();
-        char error = network < 0 ? (char)errno : 0;
-        if (setns(home, CLONE_NEWNET) < 0 || !send_network(orders, network, error)) break;
+    int refused = home < 0 ? errno : 0; /* then every order gets this answer */
+    for (char order; recv(orders, &order, 1, 0) == 1;) {
+        int network = refused ? -1 : make_network();
+        char error = (char)(refused ? refused : network < 0 ? errno : 0);
+        if ((!refused && setns(home, CLONE_NEWNET) < 0) || !send_network(orders, network, error)) break;
         if (network >= 0) close(network);
     }
     _exit(0);

@@ -110,6 +110,10 @@ struct networks {
 bool networks_start(struct networks *networks);
 int networks_take(const struct networks *networks);
 void networks_stop(const struct networks *networks);
+bool raise_loopback(void);
+
+/* trial.c: tries each step of a cell by itself, for `dutyfree doctor`. */
+int try_steps(const char *mode);
 
 /* seccomp.c: the filters, built once; `filters_install` returns false with errno set. */
 struct filters {

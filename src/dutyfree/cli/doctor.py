@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -51,25 +52,29 @@ class Finding:
     timings_ms: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
     hint: str | None = None
+    steps: list[dict[str, str]] = field(default_factory=list)
+    """Of a cell: each step that it takes, tried by itself."""
+    causes: list[dict[str, Any]] = field(default_factory=list)
+    """Of a cell: why steps fail, or bounds do not hold, and what mends it."""
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Try everything, print what was found."""
+    """Try everything; print each finding as soon as it is known."""
     import asyncio
 
     from dutyfree.cli.host_facts import host_facts
 
     facts = host_facts()
-    findings = asyncio.run(_try_all(options.substrate, options.timeout))
+    if not options.json:
+        _print(["host", *(_line(name, value) for name, value in facts.items())])
+    findings = asyncio.run(_try_all(options.substrate, options.timeout, None if options.json else _report))
     if options.json:
         print(json.dumps({"host": facts, "substrates": [asdict(each) for each in findings]}, indent=2))
-    else:
-        print("\n".join(_lines(facts, findings)))
     asked = [each for each in findings if each.name in (options.substrate or [DEFAULT_SUBSTRATE])]
     return ExitCode.DONE if all(each.works for each in asked) else ExitCode.FAILED
 
 
-async def _try_all(wanted: list[str], timeout_s: float) -> list[Finding]:
+async def _try_all(wanted: list[str], timeout_s: float, report: Callable[[Finding], None] | None) -> list[Finding]:
     from dutyfree.substrates import registry
 
     for name in wanted:
@@ -77,7 +82,13 @@ async def _try_all(wanted: list[str], timeout_s: float) -> list[Finding]:
             raise InvalidRequest(f"there is no substrate {name!r}", hint=f"there are: {', '.join(registry.names())}")
     # The default first; one after the other, so that the timings do not disturb each other.
     names = sorted(wanted or registry.names(), key=lambda name: (name != DEFAULT_SUBSTRATE, name))
-    return [await _try(name, timeout_s) for name in names]
+    findings = []
+    for name in names:
+        finding = await _try(name, timeout_s)
+        if report is not None:
+            report(finding)
+        findings.append(finding)
+    return findings
 
 
 async def _try(name: str, timeout_s: float) -> Finding:
@@ -95,7 +106,26 @@ async def _try(name: str, timeout_s: float) -> Finding:
         finding.problem, finding.hint = f"no answer within {timeout_s:g} s", "give it longer with --timeout"
     else:
         finding.works = True
+    if name == DEFAULT_SUBSTRATE:
+        await asyncio.to_thread(_diagnose, finding)
     return finding
+
+
+def _diagnose(finding: Finding) -> None:
+    from dutyfree.native import spawner_path
+    from dutyfree.substrates.cell.diagnosis import diagnose
+
+    try:
+        found = diagnose(spawner_path())
+    except DutyfreeError as error:
+        finding.problem = finding.problem or error.message
+        return
+    finding.steps = [{"name": step.name, "does": step.words, "outcome": step.outcome} for step in found.trial.steps]
+    finding.causes = [
+        {"name": cause.name, "what": cause.what, "why": cause.why, "remedy": found.remedy(cause),
+         "steps": list(cause.steps), "blocks": cause in found.blocking}
+        for cause in found.causes
+    ]  # fmt: skip
 
 
 async def _probe(host: LocalHost, finding: Finding) -> None:
@@ -129,22 +159,38 @@ async def _image(host: LocalHost) -> Image | None:
     return Image((layer.digest,), over_host=False, cwd="/")
 
 
-def _lines(facts: dict[str, str], findings: list[Finding]) -> list[str]:
-    lines = ["host"]
-    lines += [f"  {name:<16} {value}" for name, value in facts.items()]
-    for finding in findings:
-        lines += ["", f"{finding.name}: {'works' if finding.works else 'does not work here'}"]
-        if finding.works:
-            timings = ", ".join(f"{name} {value} ms" for name, value in finding.timings_ms.items())
-            lines += [
-                f"  {'isolation':<16} {finding.isolation}",
-                f"  {'one sandbox':<16} {timings}",
-                f"  {'can':<16} {', '.join(finding.capabilities)}",
-            ]
-            if finding.unenforced:
-                lines.append(f"  {'not enforced':<16} {told_unenforced(finding.unenforced)}")
-        else:
-            lines.append(f"  {'problem':<16} {finding.problem}")
-        if finding.hint:
-            lines.append(f"  {'hint':<16} {finding.hint}")
-    return lines
+def _report(finding: Finding) -> None:
+    """For people: what works in a few lines; what does not, with the step that fails, its cause and what mends it."""
+    lines = ["", f"{finding.name}: {'works' if finding.works else 'does not work here'}"]
+    if finding.works:
+        timings = ", ".join(f"{name} {value} ms" for name, value in finding.timings_ms.items())
+        lines += [_line("isolation", finding.isolation or ""), _line("one sandbox", timings)]
+        lines.append(_line("can", ", ".join(finding.capabilities)))
+        if finding.unenforced:
+            lines.append(_line("not enforced", told_unenforced(finding.unenforced)))
+    if finding.steps:
+        done = sum(step["outcome"] == "ok" for step in finding.steps)
+        lines.append(_line("steps", f"{done} of {len(finding.steps)} work"))
+    for cause in finding.causes:
+        blocks = cause["blocks"] and not finding.works
+        lines.append(_line("cause" if blocks else "limited by", f"{cause['what']}: {cause['why']}"))
+        named = [step for step in finding.steps if step["name"] in cause["steps"]]
+        lines += [_line("", f"fails: {step['does']} ({step['outcome']})") for step in named]
+        lines += [_line("", f"remedy: {cause['remedy']}")] if cause["remedy"] else []
+    if finding.problem and not any(cause["what"] in finding.problem for cause in finding.causes):
+        lines.append(_line("problem", finding.problem))
+    if finding.hint and not any(cause["remedy"] == finding.hint for cause in finding.causes):
+        lines.append(_line("all in one line" if _is_sum(finding) else "hint", finding.hint))
+    _print(lines)
+
+
+def _is_sum(finding: Finding) -> bool:
+    return sum(bool(cause["blocks"]) for cause in finding.causes) > 1
+
+
+def _line(name: str, value: str) -> str:
+    return f"  {name:<16} {value}"
+
+
+def _print(lines: list[str]) -> None:
+    print("\n".join(lines), flush=True)

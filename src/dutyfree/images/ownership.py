@@ -66,3 +66,16 @@ def missing_capabilities(status: str) -> list[str]:
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     effective = int(line.split()[1], 16)
     return [name for name, number in ROOT_CAPABILITIES.items() if not effective >> number & 1]
+
+
+def has_roots_id() -> bool:
+    """Whether the kernel takes this user for root even without capabilities: it may write to /proc/sys, for example.
+
+    True of root that is not `is_root`; not of root in a user namespace that has ids of its own.
+    """
+    user = os.geteuid()
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        inside, outside, count = map(int, line.split())
+        if inside <= user < inside + count:
+            return outside + user - inside == 0
+    return False

@@ -55,5 +55,5 @@ def devices_of(mounts: Iterable[Mount], paths: Iterable[str]) -> set[str]:
     found = set()
     for path in paths:
         parents = [path, *(str(parent) for parent in Path(path).parents)]
-        found.add(next(table[parent] for parent in parents if parent in table))
+        found.add(next((table[parent] for parent in parents if parent in table), ""))
     return found

@@ -205,7 +205,7 @@ def _kernel_file_systems(setting: Setting) -> Plan:
     if setting.proc_is_masked:
         proc = bind("/kernel", "/new/proc", MountFlag.RECURSIVE)
     else:
-        proc = mount("proc", "/new/proc", "proc", SHIELD)
+        proc = mount("proc", "/new/proc", "proc", SHIELD | (MountFlag.READ_ONLY if setting.proc_is_read_only else 0))
     shows_keys = setting.rootless and setting.host.has_keys and not setting.proc_is_masked
     return [
         proc,

@@ -40,6 +40,8 @@ class Setting:
     """Directories of the spawner's root, with layers or uppers in them, that cannot be mounted so."""
     proc_is_masked: bool = False
     """Whether the kernel refuses a cell a /proc of its own, because parts of the host's are masked."""
+    proc_is_read_only: bool = False
+    """Whether a cell could change settings of the machine below /proc/sys, because its root has the host root's id."""
 
     @property
     def root_id(self) -> int:

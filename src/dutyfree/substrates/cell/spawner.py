@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -85,8 +86,7 @@ class Spawner:
             for at in range(0, len(plan), PREPARE_STEPS):
                 await self._prepare(plan[at : at + PREPARE_STEPS])
         except (CapacityError, SubstrateFailed) as error:
-            message = f"cells cannot be made here: {error.message}"
-            raise SubstrateUnavailable(message, hint=_opening_hint(error)) from None
+            raise await self._unavailable(error) from error
 
     async def attempt(self, plan: Plan) -> str | None:
         """The same for a short plan that may fail: None, or the step that was refused. Raises SubstrateUnavailable."""
@@ -94,18 +94,31 @@ class Spawner:
             await self._prepare(plan)
         except (CapacityError, SubstrateFailed) as error:
             if self._dead:
-                raise SubstrateUnavailable(f"cells cannot be made here: {error.message}") from None
+                raise await self._unavailable(error) from error
             return error.message
         return None
 
     async def _prepare(self, plan: Plan) -> None:
-        self._prepared = asyncio.get_running_loop().create_future()
-        self._send(bytes([_PREPARE]) + encode(plan))
+        prepared = self._prepared = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(OPENING_S):
-                await self._prepared
+                with contextlib.suppress(SubstrateFailed):  # one that has just died says why, below
+                    self._send(bytes([_PREPARE]) + encode(plan))
+                if self._dead:
+                    raise self._dead
+                await prepared
         except TimeoutError:
             raise SubstrateUnavailable("the cell spawner does not answer") from None
+
+    async def _unavailable(self, error: DutyfreeError) -> DutyfreeError:
+        """The error for an opening that failed: its cause is looked for only now."""
+        from dutyfree.substrates.cell import diagnosis
+
+        explained = await diagnosis.explain(error, self._binary)
+        if explained is not error:
+            return explained
+        message = f"cells cannot be made here, though each of their steps works by itself: {error.message}"
+        return SubstrateUnavailable(message, hint="please report this, with what `dutyfree doctor --json cell` prints")
 
     async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
         """Ask for a cell that gets `stream` as its end of the wire.
@@ -286,9 +299,3 @@ def _failure(values: Fields) -> DutyfreeError:
     detail = values.blob(_TAG_STEP, b"").decode("utf-8", "replace")
     message = f"{name} {detail}: {os.strerror(number)}"
     return CapacityError(f"no room for another cell: {message}") if number in _FULL else SubstrateFailed(message)
-
-
-def _opening_hint(error: DutyfreeError) -> str:
-    if "unshare" in error.message:
-        return "user namespaces are off: set kernel.unprivileged_userns_clone=1, or run as root"
-    return "`dutyfree doctor` says what is missing; in a container, make it privileged or use substrate 'process'"

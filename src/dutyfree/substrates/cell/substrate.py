@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.ownership import is_root
+from dutyfree.images.ownership import has_roots_id, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
 from dutyfree.native import guest_path, spawner_path
@@ -102,6 +102,7 @@ class CellSubstrate(Substrate):
             cgroups=found,
             rootless=rootless,
             proc_is_masked=rootless and mounts.is_masked_proc(table),
+            proc_is_read_only=rootless and has_roots_id(),
             state_directory=str(claimed.state_directory),
             disk_directory=str(disk),
             layers_directory=str(layers),
@@ -120,11 +121,11 @@ class CellSubstrate(Substrate):
             raise
         try:
             fresh = self._fresh(spec, cell)
-        except SubstrateFailed:
+        except SubstrateFailed as error:
             channel.close()
             await asyncio.shield(cell.end())
             self.chains.release(chain)
-            raise
+            raise await _explained(error) from error
         sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
@@ -174,7 +175,7 @@ class CellSubstrate(Substrate):
             channel.close()
             await asyncio.shield(cell.end())
             if isinstance(error, InfraFailed) and birth.failure is not None:
-                raise birth.failure from None
+                raise await _explained(birth.failure) from None
             raise
         return cell
 
@@ -277,3 +278,10 @@ class CellSubstrate(Substrate):
 
 def _as_infra(error: DutyfreeError) -> InfraFailed:
     return error if isinstance(error, InfraFailed) else SubstrateFailed(error.message)
+
+
+async def _explained(error: DutyfreeError) -> DutyfreeError:
+    """With its cause, where that lies in this machine: looked for only once a creation has failed."""
+    from dutyfree.substrates.cell.diagnosis import explain
+
+    return await explain(error, spawner_path())
