@@ -29,6 +29,8 @@ ACCOUNTS = 0x0FFF_0000
 """How many ids behind that range serve as the cells' accounts with the kernel, one each."""
 TTY_GROUP = 5
 BYTES_PER_INODE = 8192
+LONG_LINK = 256
+"""How long a link's text is that tmpfs keeps in a page; one of up to 128 bytes is kept with the inode."""
 IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
 SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
@@ -179,7 +181,7 @@ def _mask_layer(setting: Setting) -> Plan:
 
 def _bases(setting: Setting) -> Plan:
     """The kernel refuses layers of which one lies inside the other, as the store does in `/`. An overlay of the host's
-    root is a file system of its own, in which nothing lies."""
+    root is a file system of its own, in which nothing lies. (`xino=off`: the cell's own overlay needs the bits.)"""
     if setting.rootless or not (setting.layers_inside_host or setting.disk_inside_host):
         return []  # (the store of an ordinary user is in what cells do not see)
     plan: Plan = [mkdir("/bases/none")]  # an overlay has at least two layers
@@ -263,6 +265,8 @@ def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
+        # A file system of which nothing is used looks broken to programs. The text of a long link takes a page.
+        plan.append(op(Verb.SYMLINK, "-" * LONG_LINK, "/up/used"))
     mode = base.lowers[0].mode if base.lowers else 0o755
     return [*plan, mkdir("/up/upper", mode, owner), op(Verb.KEEP, "/up")]
 
@@ -320,9 +324,11 @@ def _down_to(upper: str) -> list[str]:
 
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
     # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
-    # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere.
+    # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere. With
+    # `xino`, all files have one device number, and stat and readdir name the same inode (docs/explanation/cells.md);
+    # `xino=auto` would leave it off, since the kernel does not know how large a tmpfs's inode numbers may get.
     extra = "userxattr" if setting.rootless else "index=off,redirect_dir=nofollow,volatile"
-    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=off,{extra}"
+    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=on,{extra}"
     return mount("overlay", target, "overlay", MountFlag.NO_DEV, options)
 
 
