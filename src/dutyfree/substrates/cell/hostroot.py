@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.images.ownership import is_root
+from dutyfree.substrates.cell import editable
 
 OWN_DIRECTORIES: dict[str, int] = {
     "/dev": 0o755,
@@ -62,13 +64,8 @@ MASKED_FILES = (
     "/etc/sudoers",
     "/var/lib/dbus/machine-id",
 )
-ADDABLE_DIRECTORIES = ("/etc", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share", "/var/lib")
-"""Host directories in which a cell may add and replace entries, though it cannot change the host's files there."""
-ADDABLE_TREES = ("/usr/local", "/opt", "/var/cache", "/var/lib/apt", "/var/lib/dpkg")
 SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
 """Where a separate file system belongs to the host's installation; anywhere else it is data, which cells do not see."""
-MAX_ADDABLE = 512
-MAX_ADDABLE_DEPTH = 4
 LEAST_LOGIN_UID = 1000
 
 
@@ -101,6 +98,12 @@ class HostRoot:
     """What is mounted below `/` (files, too) and not hidden anyway."""
     separate: tuple[str, ...]
     """Those of them that are directories and belong to the host's installation; each comes after its parent."""
+    owned: tuple[tuple[str, int, int], ...]
+    """Those of them that do not belong to root, with modes and owners."""
+    copies: tuple[tuple[str, int, int], ...]
+    """Files, with modes and owners of the cells' own copies of them (see `editable`)."""
+    texts: tuple[tuple[str, int, str], ...]
+    """Files, with modes and contents, that cells have of their own."""
     resolv_conf: str
     """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
     name_servers: str
@@ -123,16 +126,22 @@ def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:
     masks -= {"/", *OWN_DIRECTORIES}
     directories = {path for path in masks if _is_real_directory(path)}
     files = {path for path in masks - directories if os.path.lexists(path)}
-    hidden = {*directories, *OWN_DIRECTORIES}
+    one_user = not is_root()
+    own = OWN_DIRECTORIES | dict.fromkeys(editable.private_directories(one_user=one_user), 0o755)
+    hidden = {*directories, *own}
     directories = {path for path in directories if not _is_below(path, hidden - {path})}
     files = {path for path in files if not _is_below(path, hidden)}
+    found = editable.survey(hidden | files, one_user=one_user)
     mounted = [path for path in _mount_points() if not _is_below(path, hidden)]
     return HostRoot(
         top_level=tuple(_top_level()),
-        own=tuple(OWN_DIRECTORIES.items()),
+        own=tuple(own.items()),
         masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
         masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
-        repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden),
+        repeated=_repeated([*own, *directories, *files], hidden, found.directories),
+        owned=found.owned,
+        copies=found.copies,
+        texts=found.texts,
         mounted=tuple(mounted),
         separate=tuple(path for path in mounted if _is_real_directory(path) and _is_below(path, {*SYSTEM_TREES})),
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
@@ -180,23 +189,14 @@ def _top_level() -> Iterator[TopLevel]:
                 yield TopLevel(entry.name, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode))
 
 
-def _repeated(masks: list[str], hidden: set[str]) -> tuple[tuple[str, int], ...]:
-    """Every parent of a mask, however closed the host keeps it, and as many open directories as there is room for."""
+def _repeated(masks: list[str], hidden: set[str], addable: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Every parent of a mask, however closed the host keeps it, and the directories that a cell may add to."""
     modes: dict[str, int] = {}
-    needed = [str(Path(path).parent) for path in masks if path.count("/") > 1]
-    for index, path in enumerate(_with_parents([*needed, *ADDABLE_DIRECTORIES, *_trees()])):
+    for path in _with_parents([str(Path(path).parent) for path in masks if path.count("/") > 1]):
         if path in modes or _is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):
             continue
-        mode = stat.S_IMODE(os.lstat(path).st_mode)
-        is_needed = any(path == each or each.startswith(path + "/") for each in needed)
-        if is_needed or (is_open(mode) and index < MAX_ADDABLE and _parent_is_repeated(path, modes)):
-            modes[path] = mode
-    return tuple(modes.items())
-
-
-def _parent_is_repeated(path: str, modes: dict[str, int]) -> bool:
-    parent = str(Path(path).parent)
-    return parent == "/" or is_open(modes.get(parent, 0))
+        modes[path] = stat.S_IMODE(os.lstat(path).st_mode)
+    return tuple((modes | dict(addable)).items())
 
 
 def is_open(mode: int) -> bool:
@@ -209,15 +209,6 @@ def _with_parents(paths: list[str]) -> Iterator[str]:
         parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
         yield from reversed(parents)
         yield path
-
-
-def _trees() -> Iterator[str]:
-    for tree in ADDABLE_TREES:
-        for directory, names, _files in os.walk(tree):
-            yield directory
-            if directory.count("/") - tree.count("/") >= MAX_ADDABLE_DEPTH - 1:
-                names.clear()
-            names.sort()
 
 
 def _mount_points() -> list[str]:

@@ -36,6 +36,7 @@ class Verb(IntEnum):
     READ_ONLY = 41
     KEEP = 42
     ENSURE = 43
+    COPY = 44
     USER = 64
     CAPS = 65
     EXEC = 66

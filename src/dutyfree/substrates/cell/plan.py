@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.editable import MAX_BYTES
 from dutyfree.substrates.cell.hostroot import SYSTEM_TREES, HostRoot, TopLevel, is_open
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.hierarchies import Cgroups
@@ -29,6 +30,7 @@ ACCOUNTS = 0x0FFF_0000
 """How many ids behind that range serve as the cells' accounts with the kernel, one each."""
 TTY_GROUP = 5
 BYTES_PER_INODE = 8192
+MASK_BYTES = 2 * MAX_BYTES
 LONG_LINK = 256
 """How long a link's text is that tmpfs keeps in a page; one of up to 128 bytes is kept with the inode."""
 IMAGE = "/proc/self/fd/63"
@@ -163,8 +165,10 @@ def _devices(setting: Setting) -> Plan:
 def _mask_layer(setting: Setting) -> Plan:
     """The layer between the host's files and the cell's own: as a layer, masks cost a cell nothing."""
     host, owner = setting.host, setting.root_id
-    plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
-    if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
+    plan = [mount("tmpfs", "/mask", "tmpfs", 0, f"size={MASK_BYTES},mode=755")]
+    if (
+        setting.rootless
+    ):  # there, directories are hidden by mounts of each cell: ordinary users may not use the attribute
         links = [entry for entry in host.top_level if entry.link_target]
         plan += [op(Verb.SYMLINK, entry.link_target or "", f"/mask/{entry.name}") for entry in links]
         plan += [mkdir(f"/mask/{entry.name}", entry.mode, owner) for entry in _overlaid(host)]
@@ -172,11 +176,32 @@ def _mask_layer(setting: Setting) -> Plan:
     # What the host keeps closed stays its own, and so just as closed.
     repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
     if setting.rootless:
-        return plan + [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
+        plan += [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
+        plan += [_whiteout(path) for path in host.masked_files if _mask_layer_hides(host, path)]
+        return plan + _own_files(setting)
     plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
     for path, mode in _hidden_directories(host):
         plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
-    return plan + [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in host.masked_files]
+    given = {path for path, _mode, _text in host.texts}
+    plan += [_whiteout(path) for path in host.masked_files if path not in given]
+    return plan + _own_files(setting)
+
+
+def _whiteout(path: str) -> Operation:
+    """Overlay's mark for a file that is not there. Other than devices, ordinary users may make it."""
+    return op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0)
+
+
+def _own_files(setting: Setting) -> Plan:
+    """Files that belong to the cell's users: copies of the host's, and others in place of the host's."""
+    host, root = setting.host, setting.root_id
+    plan: Plan = []
+    if not setting.rootless:
+        plan += [mkdir(f"/mask{path}", mode, root + user) for path, mode, user in host.owned]
+    for path, mode, user in host.copies:
+        owner = root if setting.rootless else root + user
+        plan.append(op(Verb.COPY, f"/host{path}", f"/mask{path}", f"{mode:o}", owner))
+    return plan + [op(Verb.WRITE, f"/mask{path}", f"{mode:o}", root, text) for path, mode, text in host.texts]
 
 
 def _bases(setting: Setting) -> Plan:
@@ -353,7 +378,8 @@ def _rootless_root(setting: Setting, base: Base) -> Plan:
     for path, _mode in _mounted_masks(host):
         lowers = base.directories(path)
         plan += _inner_overlay(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
-    return plan + [bind("/devices/null", f"/new{path}") for path in host.masked_files if _is_seen(host, path)]
+    seen = [path for path in host.masked_files if _is_seen(host, path) and not _mask_layer_hides(host, path)]
+    return plan + [bind("/devices/null", f"/new{path}") for path in seen]
 
 
 def _inner_overlay(setting: Setting, path: str, lowers: list[str]) -> Plan:
@@ -369,6 +395,14 @@ def _mounted_masks(host: HostRoot) -> list[tuple[str, int]]:
 
 def _is_seen(host: HostRoot, path: str) -> bool:
     return any(path.startswith(f"/{entry.name}/") for entry in _overlaid(host))
+
+
+def _mask_layer_hides(host: HostRoot, path: str) -> bool:
+    """Whether a masked file is in a directory of a rootless cell's mask layer, in a tree that is overlaid."""
+    overlaid = {f"/{entry.name}" for entry in _overlaid(host) if not _mounted_below(host, entry)}
+    parent = str(PurePosixPath(path).parent)
+    is_repeated = parent in overlaid or is_open(dict(host.repeated).get(parent, 0))
+    return is_repeated and "/" + path.split("/")[1] in overlaid
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:
