@@ -66,7 +66,7 @@ unit: native
 
 rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py tests/integration/test_cell_root.py
 
 test:
 	@: > $(NOT_RUN)
