@@ -6,6 +6,7 @@ import struct
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,10 +152,27 @@ def test_a_rootless_cell_never_sees_a_directory_that_the_host_closes() -> None:
     assert not any("/host/vault" in options for options in lowers)
 
 
-def test_a_rootless_cell_masks_by_mounts() -> None:
-    operations = plan.cell_plan(setting(HOST, rootless=True), 3, SandboxSpec())
+@pytest.mark.parametrize("mounted", [(), ("/etc/hosts",)])
+def test_a_rootless_cell_masks_directories_by_mounts_and_files_by_its_layer_where_there_is_one(
+    mounted: tuple[str, ...],
+) -> None:
+    host = replace(HOST, mounted=mounted)
+    operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
     targets = {target for _source, target, *_rest in arguments(operations, Verb.MOUNT)}
-    assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= targets
+    assert {"/new/etc/ssh", "/new/var/tmp"} <= targets
+    hidden = [path for path, *_rest in arguments(plan.spawner_plan(setting(host, rootless=True)), Verb.MKNOD)]
+    assert (hidden, "/new/etc/shadow" in targets) == ([], True) if mounted else (["/mask/etc/shadow"], False)
+
+
+def test_copies_belong_to_the_cells_users() -> None:
+    host = replace(HOST, owned=(("/var", 0o755, 6),), copies=(("/etc/hosts", 0o644, 0), ("/var/file", 0o640, 6)))
+    host = replace(host, texts=(("/etc/shadow", 0o640, "root:!:::::::\n"),))
+    for rootless, root, other in ((False, plan.SUBORDINATE_IDS, plan.SUBORDINATE_IDS + 6), (True, 0, 0)):
+        operations = plan.spawner_plan(setting(host, rootless=rootless))
+        copies = {target: owner for _source, target, _mode, owner in arguments(operations, Verb.COPY)}
+        assert copies == {"/mask/etc/hosts": str(root), "/mask/var/file": str(other)}
+        assert ("/mask/etc/shadow", "640", str(root), "root:!:::::::\n") in arguments(operations, Verb.WRITE)
+    assert ("/mask/etc/shadow", "20000", "0", "0", "0") not in arguments(plan.spawner_plan(setting(host)), Verb.MKNOD)
 
 
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:

@@ -98,18 +98,18 @@ class HostRoot:
     """What is mounted below `/` (files, too) and not hidden anyway."""
     separate: tuple[str, ...]
     """Those of them that are directories and belong to the host's installation; each comes after its parent."""
-    owned: tuple[tuple[str, int, int], ...]
-    """Those of them that do not belong to root, with modes and owners."""
-    copies: tuple[tuple[str, int, int], ...]
-    """Files, with modes and owners of the cells' own copies of them (see `editable`)."""
-    texts: tuple[tuple[str, int, str], ...]
-    """Files, with modes and contents, that cells have of their own."""
     resolv_conf: str
     """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
     name_servers: str
     """How names are resolved, wherever the host keeps that."""
     is_overlay: bool = False
     """Whether the root is an overlay itself, as in a container."""
+    owned: tuple[tuple[str, int, int], ...] = ()
+    """Those of `repeated` that do not belong to root, with modes and owners."""
+    copies: tuple[tuple[str, int, int], ...] = ()
+    """Files, with modes and owners of the cells' own copies of them (see `editable`)."""
+    texts: tuple[tuple[str, int, str], ...] = ()
+    """Files, with modes and contents, that cells have of their own."""
 
 
 def survey(extra_masks: tuple[str, ...] = ()) -> HostRoot:

@@ -176,9 +176,8 @@ def _mask_layer(setting: Setting) -> Plan:
     # What the host keeps closed stays its own, and so just as closed.
     repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
     if setting.rootless:
-        plan += [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
-        plan += [_whiteout(path) for path in host.masked_files if _mask_layer_hides(host, path)]
-        return plan + _own_files(setting)
+        plan += [mkdir(f"/mask{path}", mode) for path, mode in _repeated_openly(host).items()]
+        return [*plan, *(_whiteout(path) for path in _whited_out(host)), *_own_files(setting)]
     plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
     for path, mode in _hidden_directories(host):
         plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
@@ -378,8 +377,8 @@ def _rootless_root(setting: Setting, base: Base) -> Plan:
     for path, _mode in _mounted_masks(host):
         lowers = base.directories(path)
         plan += _inner_overlay(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
-    seen = [path for path in host.masked_files if _is_seen(host, path) and not _mask_layer_hides(host, path)]
-    return plan + [bind("/devices/null", f"/new{path}") for path in seen]
+    seen = {path for path in host.masked_files if _is_seen(host, path)} - set(_whited_out(host))
+    return plan + [bind("/devices/null", f"/new{path}") for path in sorted(seen)]
 
 
 def _inner_overlay(setting: Setting, path: str, lowers: list[str]) -> Plan:
@@ -397,12 +396,23 @@ def _is_seen(host: HostRoot, path: str) -> bool:
     return any(path.startswith(f"/{entry.name}/") for entry in _overlaid(host))
 
 
-def _mask_layer_hides(host: HostRoot, path: str) -> bool:
-    """Whether a masked file is in a directory of a rootless cell's mask layer, in a tree that is overlaid."""
-    overlaid = {f"/{entry.name}" for entry in _overlaid(host) if not _mounted_below(host, entry)}
-    parent = str(PurePosixPath(path).parent)
-    is_repeated = parent in overlaid or is_open(dict(host.repeated).get(parent, 0))
-    return is_repeated and "/" + path.split("/")[1] in overlaid
+def _repeated_openly(host: HostRoot) -> dict[str, int]:
+    """The directories of a rootless cell's mask layer: an ordinary user could not look into others."""
+    found: dict[str, int] = {}
+    for path, mode in host.repeated:
+        parent = path.rpartition("/")[0]
+        if is_open(mode) and (parent == "" or parent in found):
+            found[path] = mode
+    return found
+
+
+def _whited_out(host: HostRoot) -> list[str]:
+    """The masked files that a rootless cell's mask layer hides: in a directory of it, in a tree that is overlaid."""
+    overlaid = {entry.name for entry in _overlaid(host) if not _mounted_below(host, entry)}
+    directories = _repeated_openly(host)
+    return [
+        path for path in host.masked_files if path.split("/")[1] in overlaid and path.rpartition("/")[0] in directories
+    ]
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:
