@@ -14,6 +14,7 @@ import stat
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
 
@@ -26,18 +27,18 @@ class Tree:
     levels: int
     directories: int
     copies: int
+    copied: tuple[str, ...] = ("/",)
+    """Where in it tools edit files in place."""
 
 
 TREES = (
     Tree("/etc", 4, 512, 512),
-    Tree("/var", 5, 512, 256),
+    Tree("/var", 5, 512, 256, ("/var/cache", "/var/lib/apt", "/var/lib/dpkg")),
     Tree("/usr/local", 4, 512, 128),
     Tree("/opt", 4, 256, 128),
     Tree("/srv", 4, 256, 128),
     Tree("/usr", 4, 2048, 0),
 )
-COPIED = ("/etc", "/var/lib/dpkg", "/var/lib/apt", "/var/cache", "/usr/local", "/opt", "/srv")
-"""Where tools edit files in place."""
 REPLACED_ONLY = ("/var/lib/dpkg/info", "/var/lib/apt/lists")
 """Many files, which are replaced and never edited."""
 STATE = ("/var/lib/dpkg/status", "/var/lib/dpkg/status-old", "/var/lib/dpkg/available", "/var/lib/apt/extended_states")
@@ -45,6 +46,8 @@ STATE = ("/var/lib/dpkg/status", "/var/lib/dpkg/status-old", "/var/lib/dpkg/avai
 MAX_FILE_BYTES = 128 * 1024
 MAX_STATE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 32 * 1024 * 1024
+MAX_ENTRIES = 100_000
+"""How much is looked at: directories of millions of files must not hold up the opening."""
 
 LOCKS = (
     "/etc/.pwd.lock", "/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/triggers/Lock",
@@ -76,13 +79,13 @@ class Editable:
     texts: tuple[tuple[str, int, str], ...]
 
 
-def survey(hidden: Collection[str], *, one_user: bool) -> Editable:
+def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] = TREES) -> Editable:
     """Look at this host. What is in `hidden`, or below, is neither repeated nor copied.
 
     `one_user`: cells have no user but root.
     """
     finder = _Finder(frozenset(hidden))
-    for tree in TREES:
+    for tree in trees:
         finder.walk(tree)
     texts = [(path, 0o600, "") for path in LOCKS if os.path.lexists(path)]
     # Tools give these files to another group; where there is none, they do without the files.
@@ -100,6 +103,7 @@ class _Finder:
     def __init__(self, hidden: frozenset[str]) -> None:
         self._hidden = hidden
         self._left_bytes = MAX_BYTES
+        self._left_entries = MAX_ENTRIES
         self._left_copies = 0
         self.directories: dict[str, int] = {}
         self.owners: dict[str, int] = {}
@@ -110,20 +114,21 @@ class _Finder:
     def walk(self, tree: Tree) -> None:
         if not (self._is_open(_parent(tree.path)) and self._is_open(tree.path)):
             return
+        device = os.lstat(tree.path).st_dev
         queue, left = deque([(tree.path, tree.levels)]), tree.directories
         self._left_copies = tree.copies
         while queue and left > 0:
             path, level = queue.popleft()
-            if not self._is_open(path):
+            if not self._is_open(path, device):
                 continue
             left -= 1
-            copied = self._left_copies > 0 and path.startswith(COPIED) and not path.startswith(REPLACED_ONLY)
+            copied = self._left_copies > 0 and path.startswith(tree.copied) and not path.startswith(REPLACED_ONLY)
             if level > 1 or copied:
                 below = self._look_into(path, copied=copied)
                 queue.extend((each, level - 1) for each in sorted(below) if level > 1)
 
-    def _is_open(self, path: str) -> bool:
-        """Whether everyone may look into a directory; it is then taken note of."""
+    def _is_open(self, path: str, device: int | None = None) -> bool:
+        """Whether everyone may look into a directory; it is then taken note of. What is mounted below may be slow."""
         if path in self.directories or path == "":
             return True
         if path in self._hidden:
@@ -132,7 +137,7 @@ class _Finder:
             found = os.lstat(path)
         except OSError:
             return False
-        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o005 != 0o005:
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o005 != 0o005 or device not in (None, found.st_dev):
             return False
         self.directories[path] = stat.S_IMODE(found.st_mode)
         if 0 < found.st_uid < SUBORDINATE_COUNT:
@@ -144,7 +149,8 @@ class _Finder:
         below = []
         try:
             with os.scandir(path) as entries:
-                for entry in entries:
+                for entry in islice(entries, self._left_entries):
+                    self._left_entries -= 1
                     if entry.is_dir(follow_symlinks=False):
                         below.append(entry.path)
                     elif copied and entry.is_file(follow_symlinks=False) and entry.path not in self._hidden:
