@@ -143,6 +143,12 @@ static bool copy_content(int source, const struct arguments *a) {
     return done;
 }
 
+/* Files of our own have the same time in every process, so that sandboxes of two of them look alike. */
+static bool forget_times(const char *path) {
+    static const struct timespec none[2];
+    return utimensat(AT_FDCWD, path, none, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static void copy_file(const struct arguments *a) {
     int source = open(a->text[0], O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (source < 0) return;
@@ -191,7 +197,7 @@ bool operation_do(const struct field *field, struct step *step) {
     switch (field->tag) {
     case OP_MKDIR: done = make_directory(&a); break;
     case OP_SYMLINK: done = symlink(a.text[0], a.text[1]) == 0; break;
-    case OP_WRITE: done = make_file(&a, true); break;
+    case OP_WRITE: done = make_file(&a, true) && forget_times(a.text[0]); break;
     case OP_MKNOD: done = make_node(&a); break;
     case OP_XATTR: done = lsetxattr(a.text[0], a.text[1], a.text[2], strlen(a.text[2]), 0) == 0; break;
     case OP_MOUNT: done = do_mount(&a); break;
