@@ -38,8 +38,8 @@ MAX_LIVE_LAYERS = 8
 """Snapshots of snapshots: before their chain gets longer than this, it is made one layer."""
 
 OVER_HOST_HINT = (
-    "it belongs to this machine, from whose files the sandbox starts; in a sandbox that starts from an image of its own"
-    " (docs/howto/images.md) root may change all of them"
+    "it belongs to this machine, whose files the sandbox starts from; start from an image with a base of its own"
+    " (`dutyfree image --help`), in which root owns all files"
 )
 
 
