@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / ".build" / "suites"
 KNOWN = HERE / "known.toml"
 UNIT_TIMEOUT_S = 600
-FOUND, UNUSABLE = 1, 2
+FOUND, UNUSABLE, INTERRUPTED = 1, 2, 130
 
 
 @dataclass(slots=True)
@@ -54,28 +54,42 @@ def main() -> int:
     options = _options()
     chosen = [each for each in comparisons_here() if not options.where or each.name in options.where]
     try:
+        if not chosen:
+            raise NotReady("an ordinary user can compare rootless cells only")
         units = [unit for name in options.suites or SUITES for unit in _units(name)]
         BUILD.mkdir(parents=True, exist_ok=True)
-        jobs = []
+        checks = []
         for suite, unit in units:
             job = Job(suite.prepare(BUILD), suite.script(unit), options.timeout)
-            jobs += [Check(suite, unit, comparison, job) for comparison in chosen]
+            checks += [Check(suite, unit, comparison, job) for comparison in chosen]
     except NotReady as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
     findings = Findings()
-    with places() as runner, ThreadPoolExecutor(options.jobs) as threads:
-        bare: dict[tuple[str, str, bool], Future[Ending]] = {}
-        cells = []
-        for check in jobs:
-            key = _bare_key(check)
-            if key not in bare:
-                bare[key] = threads.submit(runner.bare, check.job, as_user=key[2])
-            cells.append(threads.submit(runner.cell, check.job, check.comparison))
-        for number, (check, cell) in enumerate(zip(jobs, cells, strict=True), 1):
-            outside = bare[_bare_key(check)].result()
-            _judge(check, outside, cell.result(), runner, findings, f"[{number}/{len(jobs)}]")
+    with places() as runner:
+        threads = ThreadPoolExecutor(options.jobs)
+        try:
+            _compare(checks, runner, threads, findings)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            runner.stop()
+            raise
+        finally:
+            threads.shutdown()
     return _report(findings, as_json=options.json)
+
+
+def _compare(checks: list[Check], runner: Places, threads: ThreadPoolExecutor, findings: Findings) -> None:
+    bare: dict[tuple[str, str, bool], Future[Ending]] = {}
+    cells = []
+    for check in checks:
+        key = _bare_key(check)
+        if key not in bare:
+            bare[key] = threads.submit(runner.bare, check.job, as_user=key[2])
+        cells.append(threads.submit(runner.cell, check.job, check.comparison))
+    for number, (check, cell) in enumerate(zip(checks, cells, strict=True), 1):
+        outside = bare[_bare_key(check)].result()
+        _judge(check, outside, cell.result(), runner, findings, f"[{number}/{len(checks)}]")
 
 
 def _options() -> argparse.Namespace:
@@ -148,6 +162,9 @@ def _report(findings: Findings, *, as_json: bool) -> int:
 
 if __name__ == "__main__":
     start_s = time.monotonic()
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     print(f"{time.monotonic() - start_s:.0f} s", file=sys.stderr)
     sys.exit(code)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,12 @@ class Places:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def stop(self) -> None:
+        """End what runs."""
+        for process in list(self._running):
+            _kill(process)
 
     def bare(self, job: Job, *, as_user: bool) -> Ending:
         """On the host, in a directory of its own."""
@@ -101,16 +108,25 @@ class Places:
             process = subprocess.Popen(
                 [*prefix, *command], stdin=files, stdout=output, stderr=log, env=env, cwd="/", start_new_session=True
             )
+            self._running.add(process)
             try:
                 process.wait(job.timeout_s + GRACE_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                _kill(process)
                 process.wait()
+            finally:
+                self._running.discard(process)
             texts = []
             for file in (output, log):
                 file.seek(0)
                 texts.append(file.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace"))
         return Ending(texts[0], texts[1], time.monotonic() - start_s)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With its whole group; a cell ends with the `dutyfree` that made it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager
