@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless test bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless test suites bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -70,7 +70,7 @@ hosts: native
 
 rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py tests/integration/test_cell_root.py
 
 test:
 	@: > $(NOT_RUN)
@@ -83,6 +83,10 @@ test:
 	@$(STEP) sanitize $(MAKE) --no-print-directory sanitize
 	@$(STEP) fuzz $(MAKE) --no-print-directory fuzz
 	@scripts/summary
+
+# Other projects' own tests on the bare host and in cells, compared: twenty minutes. SUITES=cpython:test_os chooses.
+suites: native
+	$(BIN)/python tests/suites $(SUITES)
 
 # What rollouts cost here, on every substrate that this machine has: within three minutes, with a page to look at.
 bench: few-packages native

@@ -20,6 +20,7 @@ enum {
     MAX_CELLS = 65536,
     MAX_CGROUPS = 8, /* per cell; cgroup v1 needs one for each controller */
     MAX_SCRATCH = 2, /* per cell and for the spawner itself */
+    MAX_COPY = 8 * 1024 * 1024,
     IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
     IDS_FD = 62,     /* in a cell, the namespace that says how mounts translate ids */
 };
@@ -62,6 +63,8 @@ enum operation {
     OP_KEEP = 42,      /* directory: what is mounted there can be frozen later; only in a cell */
     OP_ENSURE = 43,    /* path, octal mode, owner, text, 0 or 1: a file where there is none (with 1, also in place of
                           what is there); where there cannot be one, nothing */
+    OP_COPY = 44,      /* source, target, octal mode, owner: a copy of a file that everyone may read; where there is no
+                          such file, nothing */
     OP_UNMOUNT = 45,   /* path */
     OP_SHOW = 46,      /* source, target: the tree at source is seen at target, too, unless an image took the target away */
     OP_IDMAP = 47,     /* path: what is mounted there is seen with the cell's own ids from here on; only in a cell */

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups, hostroot, plan
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
@@ -159,10 +160,25 @@ def test_a_rootless_cell_never_sees_a_directory_that_the_host_closes() -> None:
     assert hostroot.seen_directories([data], set(), [Mount("/data/disk1", "ext4", "0:9")]) == []
 
 
-def test_a_rootless_cell_masks_by_mounts() -> None:
-    operations = plan.cell_plan(setting(replace(HOST, parts=ROOTLESS_PARTS), rootless=True), 3, SandboxSpec())
-    targets = {target for _source, target, *_rest in arguments(operations, Verb.MOUNT)}
-    assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= targets
+def test_a_rootless_cell_masks_directories_by_mounts_and_files_by_its_layer_where_there_is_one() -> None:
+    shown = (Part("/etc").as_it_is("/etc/hosts is mounted below it"), *ROOTLESS_PARTS[1:])
+    for parts, by_layer in ((ROOTLESS_PARTS, True), (shown, False)):
+        here = setting(replace(HOST, parts=parts), rootless=True)
+        targets = {target for _source, target, *_rest in arguments(plan.cell_plan(here, 3, SandboxSpec()), Verb.MOUNT)}
+        assert {"/new/etc/ssh", "/new/var/tmp"} <= targets
+        hidden = [path for path, *_rest in arguments(spawner_plan(here), Verb.MKNOD)]
+        assert (hidden, "/new/etc/shadow" in targets) == ((["/mask/etc/shadow"], False) if by_layer else ([], True))
+
+
+def test_copies_belong_to_the_cells_users() -> None:
+    host = replace(HOST, owned=(("/var", 0o755, 6),), copies=(("/etc/hosts", 0o644, 0), ("/var/file", 0o640, 6)))
+    host = replace(host, texts=(("/etc/shadow", 0o640, "root:!:::::::\n"),))
+    for rootless, root, other in ((False, SUBORDINATE_IDS, SUBORDINATE_IDS + 6), (True, 0, 0)):
+        operations = spawner_plan(setting(host, rootless=rootless))
+        copies = {target: owner for _source, target, _mode, owner in arguments(operations, Verb.COPY)}
+        assert copies == {"/mask/etc/hosts": str(root), "/mask/var/file": str(other)}
+        assert ("/mask/etc/shadow", "640", str(root), "root:!:::::::\n") in arguments(operations, Verb.WRITE)
+    assert ("/mask/etc/shadow", "20000", "0", "0", "0") not in arguments(spawner_plan(setting(host)), Verb.MKNOD)
 
 
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:

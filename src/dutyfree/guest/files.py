@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import errno
 import posixpath
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -30,8 +32,10 @@ _TEXT_LIMIT_BYTES: Final = 4096
 class GuestFiles(Files):
     """Each method is one action, multiplexed with all the others."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, refusal_hint: str | None = None) -> None:
+        """`refusal_hint`: what to do about a lack of permission, where the substrate knows."""
         self._runner = runner
+        self._refusal_hint = refusal_hint
 
     async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
         if limit_bytes < 0:
@@ -64,12 +68,22 @@ class GuestFiles(Files):
         await self._applet("remove", path, str(int(recursive)))
 
     async def upload(self, local: str | PathLike[str], path: str) -> None:
-        await transfer.upload(self._runner, Path(local), _checked(path))
+        with self._hinting():
+            await transfer.upload(self._runner, Path(local), _checked(path))
 
     async def download(
         self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
     ) -> None:
         await transfer.download(self._runner, _checked(path), Path(local), limit_bytes)
+
+    @contextlib.contextmanager
+    def _hinting(self) -> Iterator[None]:
+        try:
+            yield
+        except FileFailed as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                error.hint = error.hint or self._refusal_hint
+            raise
 
     async def _records(self, name: str, path: str) -> builtins.list[FileInfo]:
         output = await self._applet(name, path, output_limit_bytes=_LISTING_LIMIT_BYTES)
@@ -100,7 +114,8 @@ class GuestFiles(Files):
         )
         end = await self._runner.collect(exchange, request, stdin=stdin, timeout_s=_TIMEOUT_S)
         self._runner.record(exchange, end, exchange.end_ns)
-        raise_if_failed(name, path, end)
+        with self._hinting():
+            raise_if_failed(name, path, end)
         if exchange.truncated or end.flags & ExitFlag.TRUNCATED:
             raise FileFailed.refused(name, path, errno.EFBIG, f"the answer has more than {output_limit_bytes} bytes")
         return bytes(exchange.stdout)

@@ -34,10 +34,11 @@ class GuestSandbox(Sandbox):
         unenforced: tuple[Unenforced, ...] = (),
         limits: LimitWatch | None = None,
         on_span: SpanListener | None = None,
+        refusal_hint: str | None = None,
     ) -> None:
         self.id = sandbox_id
         self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span)
-        self.files = GuestFiles(self._runner)
+        self.files = GuestFiles(self._runner, refusal_hint)
         self._unenforced = unenforced
         self._give_back = destroy
         self._destruction: asyncio.Task[None] | None = None

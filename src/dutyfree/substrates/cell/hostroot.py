@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.substrates.cell import mounts
+from dutyfree.substrates.cell import editable, mounts
 from dutyfree.substrates.cell.parts import (
     SYSTEM_TREES,
     Listing,
@@ -80,11 +80,6 @@ MASKED_FILES = (
     "/etc/sudoers",
     "/var/lib/dbus/machine-id",
 )
-ADDABLE_DIRECTORIES = ("/etc", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share", "/var/lib")
-"""Host directories in which a cell may add and replace entries, though it cannot change the host's files there."""
-ADDABLE_TREES = ("/usr/local", "/opt", "/var/cache", "/var/lib/apt", "/var/lib/dpkg")
-MAX_ADDABLE = 512
-MAX_ADDABLE_DEPTH = 4
 LEAST_LOGIN_UID = 1000
 
 
@@ -125,6 +120,12 @@ class HostRoot:
     """Whether the kernel lists keys in `/proc/keys`."""
     absent: tuple[str, ...] = ()
     """Those of `own` that the host has not got."""
+    owned: tuple[tuple[str, int, int], ...] = ()
+    """Those of `repeated` that do not belong to root, with modes and owners."""
+    copies: tuple[tuple[str, int, int], ...] = ()
+    """Files, with modes and owners of the cells' own copies of them (see `editable`)."""
+    texts: tuple[tuple[str, int, str], ...] = ()
+    """Files, with modes and contents, that cells have of their own."""
 
     @property
     def overlaid(self) -> tuple[Part, ...]:
@@ -153,25 +154,31 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
     masks -= {"/", *OWN_DIRECTORIES}
     directories = {path for path in masks if _is_real_directory(path)}
     files = {path for path in masks - directories if os.path.lexists(path)}
-    hidden = {*directories, *OWN_DIRECTORIES}
+    own = OWN_DIRECTORIES | dict.fromkeys(editable.private_directories(one_user=rootless), 0o755)
+    hidden = {*directories, *own}
     directories = {path for path in directories if not is_below(path, hidden - {path})}
     files = {path for path in files if not is_below(path, hidden)}
-    top_level = tuple(_top_level([mount.path for mount in mounted if is_remote(mount.kind)]))
+    remote = [mount.path for mount in mounted if is_remote(mount.kind)]
+    found = editable.survey({*hidden, *files, *remote}, one_user=rootless)
+    top_level = tuple(_top_level(remote))
     if rootless:
         parts = for_user(seen_directories(top_level, hidden, mounted), of_installation(mounted, hidden), hidden)
     else:
         parts = for_root(of_installation(mounted, hidden), _is_real_directory)
     return HostRoot(
         top_level=top_level,
-        own=tuple(OWN_DIRECTORIES.items()),
+        own=tuple(own.items()),
         masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
         masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
-        repeated=_repeated([*OWN_DIRECTORIES, *directories, *files], hidden, {mount.path for mount in mounted}),
+        repeated=_repeated([*own, *directories, *files], hidden, found.directories),
+        owned=found.owned,
+        copies=found.copies,
+        texts=found.texts,
         parts=parts,
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
         name_servers=_resolv_conf(),
         is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),
-        absent=tuple(path for path in OWN_DIRECTORIES if not _is_real_directory(path)),
+        absent=tuple(path for path in own if not _is_real_directory(path)),
         has_keys=Path("/proc/keys").exists(),
     )
 
@@ -221,7 +228,8 @@ def core_directories(pattern: str) -> list[str]:
     if not pattern.startswith("/"):
         return []  # the working directory of the process, or a program
     path = pattern.strip().split("%", 1)[0].rpartition("/")[0]
-    return [path] if path and path not in {*SYSTEM_TREES, *ADDABLE_DIRECTORIES, *ADDABLE_TREES} else []
+    shared = {*SYSTEM_TREES, *(tree.path for tree in editable.TREES), "/usr/bin", "/usr/lib", "/usr/share", "/var/lib"}
+    return [path] if path and path not in shared else []
 
 
 def _top_level(remote: Collection[str]) -> Iterator[TopLevel]:
@@ -230,23 +238,14 @@ def _top_level(remote: Collection[str]) -> Iterator[TopLevel]:
     yield from (TopLevel(name, mode) for name, mode in found.directories)
 
 
-def _repeated(masks: list[str], hidden: set[str], mounted: set[str]) -> tuple[tuple[str, int], ...]:
-    """Every parent of a mask, however closed the host keeps it, and as many open directories as there is room for."""
+def _repeated(masks: list[str], hidden: set[str], addable: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Every parent of a mask, however closed the host keeps it, and the directories that a cell may add to."""
     modes: dict[str, int] = {}
-    needed = [str(Path(path).parent) for path in masks if path.count("/") > 1]
-    for index, path in enumerate(_with_parents([*needed, *ADDABLE_DIRECTORIES, *_trees(mounted)])):
+    for path in _with_parents([str(Path(path).parent) for path in masks if path.count("/") > 1]):
         if path in modes or is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):
             continue
-        mode = stat.S_IMODE(os.lstat(path).st_mode)
-        is_needed = any(path == each or each.startswith(path + "/") for each in needed)
-        if is_needed or (is_open(mode) and index < MAX_ADDABLE and _parent_is_repeated(path, modes)):
-            modes[path] = mode
-    return tuple(modes.items())
-
-
-def _parent_is_repeated(path: str, modes: dict[str, int]) -> bool:
-    parent = str(Path(path).parent)
-    return parent == "/" or is_open(modes.get(parent, 0))
+        modes[path] = stat.S_IMODE(os.lstat(path).st_mode)
+    return tuple((modes | dict(addable)).items())
 
 
 def _with_parents(paths: list[str]) -> Iterator[str]:
@@ -254,16 +253,6 @@ def _with_parents(paths: list[str]) -> Iterator[str]:
         parents = [str(parent) for parent in Path(path).parents if str(parent) != "/"]
         yield from reversed(parents)
         yield path
-
-
-def _trees(mounted: set[str]) -> Iterator[str]:
-    """What is mounted there is not looked into: it may be large, and far away."""
-    for tree in ADDABLE_TREES:
-        for directory, names, _files in os.walk(tree):
-            yield directory
-            names[:] = sorted(name for name in names if f"{directory}/{name}" not in mounted)
-            if directory.count("/") - tree.count("/") >= MAX_ADDABLE_DEPTH - 1:
-                names.clear()
 
 
 def _resolv_conf() -> str:

@@ -15,7 +15,8 @@ async def settle(spawner: Spawner, setting: Setting) -> Setting:
     await spawner.prepare(spawner_root.root_plan(setting))
     shown = [part for part in setting.host.parts if await _can_be_shown(spawner, setting, part)]
     await spawner.prepare(spawner_root.move_plan(setting))
-    parts = tuple([await _tried(spawner, setting, part) for part in shown])
+    copied = {path for path, _mode, _owner in setting.host.copies}  # cells have these of their own
+    parts = tuple([await _tried(spawner, setting, part) for part in shown if part.path not in copied])
     setting = replace(setting, host=replace(setting.host, parts=parts))
     await spawner.prepare(spawner_root.last_plan(setting))
     if setting.rootless:

@@ -36,6 +36,7 @@ class Verb(IntEnum):
     READ_ONLY = 41
     KEEP = 42
     ENSURE = 43
+    COPY = 44
     UNMOUNT = 45
     SHOW = 46
     IDMAP = 47

@@ -18,6 +18,8 @@ TTY_GROUP = 5
 TERMINALS = 64
 """How many pseudo-terminals a cell may have open at once: the machine has 3,072 for all cells together."""
 BYTES_PER_INODE = 8192
+LONG_LINK = 256
+"""How long a link's text is that tmpfs keeps in a page; one of up to 128 bytes is kept with the inode."""
 IMAGE = "/proc/self/fd/63"
 """Where the spawner shows a cell its disk."""
 SHIELD = MountFlag.NO_SUID | MountFlag.NO_DEV | MountFlag.NO_EXEC
@@ -106,6 +108,8 @@ def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     if spec.upper is Upper.TMPFS:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
+        # A file system of which nothing is used looks broken to programs. The text of a long link takes a page.
+        plan.append(op(Verb.SYMLINK, "-" * LONG_LINK, "/up/used"))
     mode = base.lowers[0].mode if base.lowers else 0o755
     plan += [mkdir("/up/upper", mode, owner), mkdir("/up/work")]
     if base.over_host:
@@ -195,9 +199,11 @@ def _inner_overlay(setting: Setting, path: str, lowers: list[str]) -> Plan:
 
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
     # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
-    # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere.
+    # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere. With
+    # `xino`, all files have one device number, and stat and readdir name the same inode (docs/explanation/cells.md);
+    # `xino=auto` would leave it off, since the kernel does not know how large a tmpfs's inode numbers may get.
     extra = "userxattr" if setting.rootless else "index=off,redirect_dir=nofollow,volatile"
-    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=off,{extra}"
+    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=on,{extra}"
     return mount("overlay", target, "overlay", MountFlag.NO_DEV, options)
 
 

@@ -38,6 +38,11 @@ FORKS_AT_ONCE = 8
 MAX_LIVE_LAYERS = 8
 """Snapshots of snapshots: before their chain gets longer than this, it is made one layer."""
 
+OVER_HOST_HINT = (
+    "it belongs to this machine, whose files the sandbox starts from; start from an image with a base of its own"
+    " (`dutyfree image --help`), in which root owns all files"
+)
+
 
 class Cell:
     """The host's record of one cell: what watches its limits and what ends it."""
@@ -94,6 +99,7 @@ class CellSandbox(ReplaceableSandbox):
         super().__init__(
             f"cell-{os.getpid()}-{cell.birth.number}", channel, destroy=self._end, limits=cell, on_span=on_span,
             env={**DEFAULT_ENVIRONMENT, **spec.image.env, **spec.env}, cwd=spec.image.cwd, unenforced=unenforced,
+            refusal_hint=OVER_HOST_HINT if spec.image.over_host else None,
         )  # fmt: skip
         self._substrate = substrate
         self._cell = cell

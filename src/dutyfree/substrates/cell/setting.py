@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Unenforced
 from dutyfree.substrates.cell.hostroot import HostRoot
-from dutyfree.substrates.cell.parts import Showing
+from dutyfree.substrates.cell.parts import Showing, is_open
 from dutyfree.substrates.hierarchies import Cgroups
 
 NO_TRANSLATION = "mounts cannot translate ids here (on tmpfs from Linux 6.3 on): cells share one range"
@@ -83,7 +83,28 @@ class Setting:
     @property
     def mounted_file_masks(self) -> list[str]:
         """The same for files."""
-        return [path for path in self.host.masked_files if self.is_covered(path)]
+        hidden = set(self.whited_out) if self.rootless else set()
+        return [path for path in self.host.masked_files if self.is_covered(path) and path not in hidden]
+
+    @property
+    def whited_out(self) -> list[str]:
+        """The masked files that the mask layer hides. Ordinary users may make the mark for a file that is not there."""
+        if not self.rootless:
+            return list(self.host.masked_files)
+        overlaid = [part.path for part in self.host.overlaid]
+        directories = self.open_directories
+        seen = [path for path in self.host.masked_files if any(path.startswith(f"{each}/") for each in overlaid)]
+        return [path for path in seen if path.rpartition("/")[0] in directories]
+
+    @property
+    def open_directories(self) -> dict[str, int]:
+        """Those that the mask layer repeats and everyone may look into, with modes; ordinary users make no others."""
+        found: dict[str, int] = {}
+        for path, mode in self.host.repeated:
+            parent = path.rpartition("/")[0]
+            if is_open(mode) and (parent == "" or parent in found):
+                found[path] = mode
+        return found
 
     def is_covered(self, path: str) -> bool:
         """Whether a path lies in a part of the host in which the mask layer does not take part: one that is shown as it

@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
 from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.editable import MAX_BYTES
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.cell.parts import Part, Showing, is_open
@@ -40,6 +41,7 @@ _ROOMS = (
     "kernel",
     "terminals",
 )
+MASK_BYTES = 2 * MAX_BYTES
 SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1"}
@@ -148,17 +150,31 @@ def _kernel_files(setting: Setting) -> Plan:
 def _mask_layer(setting: Setting) -> Plan:
     """The layer between the host's files and the cell's own: as a layer, masks cost a cell nothing."""
     host, owner = setting.host, setting.root_id
-    plan = [mount("tmpfs", "/mask", "tmpfs", 0, "size=16m,mode=755")]
-    if setting.rootless:  # there, masks are mounts of each cell: the attributes they need are not for ordinary users
+    plan = [mount("tmpfs", "/mask", "tmpfs", 0, f"size={MASK_BYTES},mode=755")]
+    if setting.rootless:  # directories are hidden by mounts of each cell: the attribute is not for ordinary users
         plan += _frame(setting)
-    # What the host keeps closed stays its own, and so just as closed.
-    repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
-    if setting.rootless:
-        return plan + [mkdir(f"/mask{path}", mode) for path, mode, _owner in repeated if is_open(mode)]
-    plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
-    for path, mode in setting.hidden_directories:
-        plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
-    return plan + [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in host.masked_files]
+        plan += [mkdir(f"/mask{path}", mode) for path, mode in setting.open_directories.items()]
+    else:
+        # What the host keeps closed stays its own, and so just as closed.
+        repeated = [(path, mode, owner if is_open(mode) else 0) for path, mode in host.repeated]
+        plan += [mkdir(f"/mask{path}", mode, whose) for path, mode, whose in repeated]
+        for path, mode in setting.hidden_directories:
+            plan += [mkdir(f"/mask{path}", mode, owner), op(Verb.XATTR, f"/mask{path}", "trusted.overlay.opaque", "y")]
+    given = {path for path, _mode, _text in host.texts}
+    plan += [op(Verb.MKNOD, f"/mask{path}", "20000", 0, 0, 0) for path in setting.whited_out if path not in given]
+    return plan + _own_files(setting)
+
+
+def _own_files(setting: Setting) -> Plan:
+    """Files that belong to the cell's users: copies of the host's, and others in place of the host's."""
+    host, root = setting.host, setting.root_id
+    plan: Plan = []
+    if not setting.rootless:
+        plan += [mkdir(f"/mask{path}", mode, root + user) for path, mode, user in host.owned]
+    for path, mode, user in host.copies:
+        owner = root if setting.rootless else root + user
+        plan.append(op(Verb.COPY, f"/host{path}", f"/mask{path}", f"{mode:o}", owner))
+    return plan + [op(Verb.WRITE, f"/mask{path}", f"{mode:o}", root, text) for path, mode, text in host.texts]
 
 
 def _frame(setting: Setting) -> Plan:
@@ -175,7 +191,7 @@ def _frame(setting: Setting) -> Plan:
 
 def _bases(setting: Setting) -> Plan:
     """The kernel refuses layers of which one lies inside the other, as the store does in `/`. An overlay of the host's
-    root is a file system of its own, in which nothing lies."""
+    root is a file system of its own, in which nothing lies. (`xino=off`: the cell's own overlay needs the bits.)"""
     if setting.rootless or not (setting.layers_inside_host or setting.disk_inside_host):
         return []  # (the store of an ordinary user is in what cells do not see)
     plan: Plan = []

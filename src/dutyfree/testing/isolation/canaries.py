@@ -43,6 +43,28 @@ def canary_files(token: str) -> Iterator[list[Path]]:
 
 
 @contextmanager
+def private_canaries(token: str) -> Iterator[list[Path]]:
+    """In each system directory, a file that is private and one in a directory that is; the token is their content."""
+    with ExitStack() as stack:
+        made = []
+        for place in map(
+            Path, ("/etc", "/opt", "/srv", "/usr/local/bin", "/usr/local/etc", "/var/cache", "/var/lib/dpkg")
+        ):
+            if not os.access(place, os.W_OK | os.X_OK):
+                continue
+            closed = place / f"{token}.closed"
+            closed.mkdir(mode=0o700)
+            stack.callback(closed.rmdir)
+            for path, mode in ((place / f"{token}.private", 0o600), (closed / "open", 0o644)):
+                stack.callback(path.unlink)
+                path.touch(mode=0o600)
+                path.write_text(token)
+                path.chmod(mode)
+                made.append(path)
+        yield made
+
+
+@contextmanager
 def unix_listeners(token: str) -> Iterator[list[str]]:
     """A listening socket, open to everyone, in each private place and where services keep theirs."""
     services = [Path(name) for name in ("/opt", "/srv", "/var/lib") if os.access(name, os.W_OK | os.X_OK)]

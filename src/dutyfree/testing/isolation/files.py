@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import FileFailed, GuestMisbehaved
-from dutyfree.model import Capability, Isolation
-from dutyfree.testing.isolation.canaries import canary_files, unix_listeners
+from dutyfree.model import Action, Capability, Isolation
+from dutyfree.testing.isolation.canaries import canary_files, private_canaries, unix_listeners
 from dutyfree.testing.isolation.probe import Broken, NotApplicable, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
 
@@ -66,6 +66,27 @@ def _secret_files() -> list[Path]:
     keys = list(Path("/etc/ssh").glob("ssh_host_*_key")) if os.access("/etc/ssh", os.R_OK) else []
     own = [Path.home() / ".ssh" / name for name in ("id_rsa", "id_ed25519", "id_ecdsa", "authorized_keys")]
     return [Path(name) for name in SECRETS] + keys + own
+
+
+@FILES.probe(
+    "private-files",
+    "what the host keeps private in its system directories cannot be read, also what is new",
+    Isolation.NAMESPACE,
+)
+async def private_files(scene: Scene) -> None:
+    """Cells have copies of what everyone may read; what is private must not be among them, whenever it was made."""
+    with private_canaries(scene.token) as paths:
+        if not paths:
+            raise NotApplicable("this user can write into no system directory of the host")
+        async with await scene.another() as younger:
+            for sandbox in (scene.sandbox, younger):
+                for path in paths:
+                    # Root of the sandbox opens what it owns; of these it must own nothing.
+                    await sandbox.run(Action(["/bin/chmod", "a+rX", str(path.parent), str(path)], timeout_s=20))
+                    answer = await scene.ask("read-file", str(path), of=sandbox)
+                    if scene.token in answer.text:
+                        raise Broken(f"{path} of the host can be read")
+        scene.note(f"tried {len(paths)} files")
 
 
 @FILES.probe("unix-sockets", "the host's unix sockets cannot be connected to", Isolation.NAMESPACE)
