@@ -127,6 +127,7 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
     overlays = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
     for index, options in enumerate(overlays):
         order = options.removeprefix("lowerdir=").split(",")[0].split(":")
+        assert not (rootless and any(each.startswith("/bases") for each in order)), "an ordinary user has none"
         if base.lowers and index == 0:
             assert order[: 1 + len(base.lowers)] == ["/skeleton", *(lower.path for lower in base.lowers)]
         if not base.over_host:

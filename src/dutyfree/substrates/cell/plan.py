@@ -168,7 +168,7 @@ def _host_root(setting: Setting, base: Base) -> Plan:
     """The host's root in one piece (without privilege, a frame for its parts), and what is mounted by itself in it."""
     host = setting.host
     skeleton = ["/skeleton"] if base.lowers else []
-    ready = any(lower.inside_host for lower in base.lowers)
+    ready = not setting.rootless and any(lower.inside_host for lower in base.lowers)
     bases = {part.path: f"/bases/{index}" for index, part in enumerate(host.overlaid, 1)} if ready else {}
     below = ["/mask"] if setting.rootless else ["/mask", "/bases/0" if ready else "/host"]
     plan = [_overlay(setting, "/new", [*skeleton, *base.directories(), *below], "/up/upper", "/up/work")]
