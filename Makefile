@@ -66,7 +66,7 @@ unit: native
 
 rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_cell_netlink.py tests/unit/test_cell_inheritance.py tests/unit/test_images_*.py tests/integration/test_image_build.py
 
 test:
 	@: > $(NOT_RUN)
@@ -86,6 +86,7 @@ bench: few-packages native
 # The benchmarks behind the numbers in SPECIFICATION.md: twenty minutes.
 bench-all: native
 	$(BIN)/python benchmarks/cells.py
+	$(BIN)/python benchmarks/neighbours.py
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py
