@@ -70,7 +70,7 @@ hosts: native
 
 rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_snapshot.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py tests/integration/test_cell_root.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_*.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py tests/integration/test_cell_root.py
 
 test:
 	@: > $(NOT_RUN)
@@ -95,6 +95,7 @@ bench: few-packages native
 # The benchmarks behind the numbers in SPECIFICATION.md: twenty minutes.
 bench-all: native
 	$(BIN)/python benchmarks/cells.py
+	$(BIN)/python benchmarks/neighbours.py
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py

@@ -43,7 +43,7 @@ struct cell_sockets {
 
 static int most = LEAST_SOCKETS;
 
-/* (Of the two kinds of libraries, one has the number of a request signed.) */
+/* Not ioctl(): its request is an int in musl, which the compiler takes for a mistake. */
 static long ask(int listener, unsigned long request, void *argument) {
     return syscall(SYS_ioctl, listener, request, argument);
 }
