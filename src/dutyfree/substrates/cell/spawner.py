@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import errno
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
 from dutyfree.wire.fields import Fields
@@ -70,13 +72,15 @@ class Spawner:
         Raises SubstrateUnavailable with the step that this machine refused.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
-        with theirs:
+        with theirs, _own_handle() as host:
             command = [str(self._binary), "--control", str(theirs.fileno()), "--guest", str(self._guest)]
+            command += ["--host", str(host)]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=(theirs.fileno(), kept_fd), env={}, cwd="/",
+                pass_fds=(theirs.fileno(), host, kept_fd), env={}, cwd="/",
             )  # fmt: skip
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
@@ -228,6 +232,8 @@ class Spawner:
     def _release_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
+            with contextlib.suppress(OSError):  # it may be dead already
+                self._control.shutdown(socket.SHUT_RDWR)  # holds for copies in forked children, too
             self._control.close()
             self._control = None
 
@@ -237,7 +243,7 @@ class Spawner:
         if process is None:
             return
         if self._control is not None:
-            self._died()  # closing the socket is the order to stop; whoever still waits is told
+            self._died()  # the end of the socket is the order to stop; whoever still waits is told
         try:
             await asyncio.to_thread(process.wait, FAREWELL_S)
         except subprocess.TimeoutExpired:
@@ -248,6 +254,19 @@ class Spawner:
             if process.stderr:
                 process.stderr.close()
             self._process = None
+
+
+@contextlib.contextmanager
+def _own_handle() -> Iterator[int]:
+    """A descriptor of this process, by which the spawner sees its end even if others keep the socket open."""
+    try:
+        handle = os.pidfd_open(os.getpid())
+    except OSError as error:
+        raise SubstrateUnavailable(f"this process cannot be watched: pidfd_open: {error.strerror}") from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _settle(birth: Birth, status: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import fork_safety
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import keeper
@@ -53,6 +55,7 @@ class Keeping:
     async def start(cls, claimed: claims.Claim, scratch: Sequence[Path], groups: Sequence[str]) -> Keeping:
         """Start one, which removes `scratch` and the control groups when it ends. Raises SubstrateUnavailable."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         arguments = [str(theirs.fileno()), str(claimed.lock_fd), str(claims.state_base()), str(claimed.directory)]
         arguments += [":".join(map(str, scratch)), *groups]
         with theirs:
@@ -172,6 +175,8 @@ class Keeping:
             return
         self._open = False
         self._loop.remove_reader(self._control.fileno())
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # a copy in a child that C code has forked must not keep it open
         self._control.close()
         for waiting in self._waiting.values():
             if not waiting.done():
