@@ -203,7 +203,8 @@ class Sandbox(ABC):
         written if nothing runs in the sandbox, which is so between actions; otherwise what was written is copied, and
         the time that this takes counts towards the timeouts of the actions under way. A limit on the disk holds for
         what is written after the last snapshot, not for what earlier ones keep.
-        Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, and otherwise as `run` does.
+        Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, InvalidRequest for a file that cannot be kept
+        (one of 7 EiB, say, all holes), and otherwise as `run` does.
         """
         raise Unsupported("this substrate cannot take snapshots")
 
@@ -246,7 +247,8 @@ class Snapshot(ABC):
     async def save(self) -> Image:
         """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
 
-        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard` and
+        past the store's limits, for which holes count as if they were data.
         """
 
     @abstractmethod

@@ -525,7 +525,8 @@ class Snapshot:
     def save(self) -> Image:
         """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
 
-        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard` and
+        past the store's limits, for which holes count as if they were data.
         """
         return self._portal.call(lambda: self._inner.save())
 
