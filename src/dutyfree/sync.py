@@ -53,8 +53,8 @@ from dutyfree.model import (
     Unenforced,
     Upper,
 )
-from dutyfree.pool.binding import Secret
 from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.secret import Secret, conceal, conceal_lease
 from dutyfree.pool.status import PoolStatus
 
 __all__ = ["Box", "Files", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
@@ -176,6 +176,8 @@ class LocalHost:
         CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
         or DeadlineExceeded when creation went wrong.
         """
+        secrets = conceal(secrets)
+        secret_files = conceal(secret_files)
         with self._portal.enter(
             lambda: self._inner.lease(
                 image,
@@ -211,6 +213,7 @@ class LocalHost:
         in each. `lease` is what `lease` takes. If some cannot be had, `failures` of what is given says why; fewer than
         `at_least` (all, unless it is given) raise as `lease` does.
         """
+        lease = conceal_lease(lease)
         with self._portal.enter(
             lambda: self._inner.group(
                 image, n=n, prepare=prepare and self._portal.plain(prepare, Box), at_least=at_least, **lease
@@ -235,6 +238,7 @@ class LocalHost:
         which there was no room, is begun anew in a new sandbox up to `retries` times, and has an error in the end, not
         a value. What `work` itself raises, and is not an error of Dutyfree's, ends everything and is raised.
         """
+        lease = conceal_lease(lease)
         return self._portal.call(
             lambda: self._inner.map(
                 self._portal.plain(work, Box),

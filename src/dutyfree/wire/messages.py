@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -89,7 +89,8 @@ class Run:
     id: int
     mode: int
     args: tuple[bytes, ...] = ()
-    env: tuple[bytes, ...] = ()
+    env: tuple[bytes, ...] = field(default=(), repr=False)
+    """Not shown: there may be secrets in it."""
     cwd: bytes = b""
     flags: int = 0
     timeout_ms: int = 0
