@@ -71,10 +71,10 @@ async def test_a_guest_that_is_none_is_not_stopped(box: CellSandbox, bystander: 
 
 
 async def test_a_process_that_was_stopped_before_is_stopped_afterwards(box: CellSandbox) -> None:
-    await box.run(Action("sleep 30 > /dev/null 2>&1 & kill -STOP $!"))
+    stopped = "until grep -q 'State:.T' /proc/$!/status; do :; done"
+    await box.run(Action(f"sleep 30 > /dev/null 2>&1 & kill -STOP $!; {stopped}", timeout_s=10))
     (child,) = standstill.children(box.pid)
-    while state(child) != "T":
-        await asyncio.sleep(0.01)
+    assert state(child) == "T"
     async with still(box):  # type: ignore[attr-defined]
         assert state(box.pid) == "T"
     assert state(child) == "T"
