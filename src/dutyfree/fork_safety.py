@@ -6,8 +6,12 @@ lock would keep a dead process's claim alive, and its copy of a stream would kee
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Final
+
+from dutyfree.errors import SubstrateUnavailable
 
 _kept: Final[dict[int, tuple[int, int]]] = {}
 """Descriptor to device and inode: a number that was closed and used again by others is left alone."""
@@ -28,6 +32,22 @@ def close(fd: int) -> None:
     """Close a descriptor that was kept from children."""
     _kept.pop(fd, None)
     os.close(fd)
+
+
+@contextlib.contextmanager
+def own_handle() -> Iterator[int]:
+    """A pidfd of this process: a helper that has it sees our end, even if a child of ours keeps a stream to it open.
+
+    For children that C code forks, of which Python hears nothing. Raises SubstrateUnavailable.
+    """
+    try:
+        handle = os.pidfd_open(os.getpid())
+    except OSError as error:
+        raise SubstrateUnavailable(f"this process cannot be watched: pidfd_open: {error.strerror}") from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class Spawner:
         fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
-        with theirs, _own_handle() as host:
+        with theirs, fork_safety.own_handle() as host:
             command = [str(self._binary), "--control", str(theirs.fileno()), "--guest", str(self._guest)]
             command += ["--host", str(host)]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
@@ -254,19 +254,6 @@ class Spawner:
             if process.stderr:
                 process.stderr.close()
             self._process = None
-
-
-@contextlib.contextmanager
-def _own_handle() -> Iterator[int]:
-    """A descriptor of this process, by which the spawner sees its end even if others keep the socket open."""
-    try:
-        handle = os.pidfd_open(os.getpid())
-    except OSError as error:
-        raise SubstrateUnavailable(f"this process cannot be watched: pidfd_open: {error.strerror}") from None
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _settle(birth: Birth, status: int) -> None:

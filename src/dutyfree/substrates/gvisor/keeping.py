@@ -56,13 +56,14 @@ class Keeping:
         """Start one, which removes `scratch` and the control groups when it ends. Raises SubstrateUnavailable."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
-        arguments = [str(theirs.fileno()), str(claimed.lock_fd), str(claims.state_base()), str(claimed.directory)]
-        arguments += [":".join(map(str, scratch)), *groups]
-        with theirs:
+        with theirs, fork_safety.own_handle() as host:
+            inherited = (theirs.fileno(), host, claimed.lock_fd)
+            arguments = [*map(str, inherited), str(claims.state_base()), str(claimed.directory)]
+            arguments += [":".join(map(str, scratch)), *groups]
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", keeper.__file__, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(), claimed.lock_fd), start_new_session=True,
+                pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
         keeping = cls(process, ours)
         try:
