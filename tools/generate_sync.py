@@ -28,6 +28,7 @@ CLASSES = {
 }
 AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
 """What a function gives that the client is to call and await."""
+SECRETS = "dutyfree.pool.secret"
 OWNER = "LocalHost"
 """The class whose `with` block is the life of the event-loop thread."""
 
@@ -131,17 +132,28 @@ class Generator:
             body = self.wrapped(node.returns, f"self._inner.{node.name}")
             return method(node.name, parameters, self.annotation(node.returns, module), node, body, "property")
         call = f"self._inner.{node.name}({forwarded})"
+        hidden = self.concealed(node)
         if (held := held_by(node)) is not None:
             self.imports.update({("contextlib", "contextmanager"), ("collections.abc", "Iterator")})
             name, returns = ast.unparse(held), f"Iterator[{self.annotation(held, module)}]"
             value = f"{name}(inner, self._portal)"
             if isinstance(held, ast.Subscript):  # a group of boxes
                 value = f"{ast.unparse(held.value)}([Box(each, self._portal) for each in inner], inner.failures)"
-            body = f"with self._portal.enter(lambda: {call}) as inner:\n    yield {value}"
+            body = f"{hidden}with self._portal.enter(lambda: {call}) as inner:\n    yield {value}"
             return method(node.name, parameters, returns, node, body, "contextmanager")
         way = "call" if isinstance(node, ast.AsyncFunctionDef) else "get"
-        body = self.wrapped(node.returns, f"self._portal.{way}(lambda: {call})")
+        body = hidden + self.wrapped(node.returns, f"self._portal.{way}(lambda: {call})")
         return method(node.name, parameters, self.annotation(node.returns, module), node, body)
+
+    def concealed(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+        """Lines that keep secrets out of the method's frame, as the async client's do."""
+        names = [each.arg for each in node.args.kwonlyargs if "Secret" in ast.unparse(each.annotation or each)]
+        lines = [f"{name} = conceal({name})\n" for name in names]
+        self.imports.update({(SECRETS, "conceal")} if lines else ())
+        if node.args.kwarg is not None and node.args.kwarg.arg == "lease":
+            lines.append("lease = conceal_lease(lease)\n")
+            self.imports.add((SECRETS, "conceal_lease"))
+        return "".join(lines)
 
     def wrapped(self, returns: ast.expr | None, value: str) -> str:
         """A return statement that gives an async object its sync twin."""

@@ -16,19 +16,6 @@
 
 static bool greeted;
 
-/* The numbers with tags 1 and 2; false when the payload is broken or the first is missing. */
-static bool two_numbers(const struct frame *frame, uint64_t *first, uint64_t *second) {
-    struct field_reader reader;
-    struct field field;
-    bool found = false;
-    fields_read(&reader, frame->payload, frame->length);
-    while (fields_next(&reader, &field)) {
-        if (field.tag == 1) found = field_number(&field, first);
-        if (field.tag == 2 && !field_number(&field, second)) return false;
-    }
-    return found && !reader.broken;
-}
-
 static void greet(const struct frame *frame) {
     struct hello hello;
     if (!hello_parse(&hello, frame->payload, frame->length) || hello.version < PROTOCOL_VERSION || greeted) {
@@ -95,14 +82,17 @@ static void data(struct action *action, const struct frame *frame) {
 
 /* CREDIT, SIGNAL and RESIZE, which carry numbers. */
 static void steer(struct action *action, const struct frame *frame) {
-    uint64_t first = 0;
-    uint64_t second = 0;
-    if (!two_numbers(frame, &first, &second)) {
-        stream_fault("a frame without its numbers");
+    uint64_t first;
+    uint64_t second;
+    const char *fault = numbers_parse(frame, &first, &second);
+    if (fault != NULL) {
+        stream_fault(fault);
     } else if (action == NULL) {
         return;
+    } else if (frame->kind == HOST_CREDIT && first > CREDIT_MAX_BYTES - action->credit) {
+        stream_fault("more credit than there can be");
     } else if (frame->kind == HOST_CREDIT) {
-        action->credit = first > UINT64_MAX - action->credit ? UINT64_MAX : action->credit + first;
+        action->credit += first;
         action_queue(action);
     } else if (frame->kind == HOST_SIGNAL && first >= 1 && first <= 64) {
         action_signal(action, (int)first, second != 0);

@@ -89,6 +89,7 @@ static const char *senseless(const struct request *request) {
     bool terminal = (request->flags & RUN_PTY) != 0;
     if (request->mode > MODE_LINE) return "an unknown mode";
     if (request->flags > (RUN_PTY | RUN_STDIN | RUN_MERGE)) return "an unknown flag";
+    if (request->credit > CREDIT_MAX_BYTES) return "more credit than there can be";
     if (request->rows > UINT16_MAX || request->cols > UINT16_MAX) return "a window that is too large";
     if (terminal && request->mode > MODE_SHELL) return "a terminal for something that has none";
     if (request->mode == MODE_SESSION) return request->argc > 1 ? "more than one shell" : NULL;
@@ -125,5 +126,20 @@ const char *request_env(const struct request *request, const char *name) {
     for (char **entry = request->envp; *entry != NULL; entry++) {
         if (strncmp(*entry, name, length) == 0 && (*entry)[length] == '=') return *entry + length + 1;
     }
+    return NULL;
+}
+
+const char *numbers_parse(const struct frame *frame, uint64_t *first, uint64_t *second) {
+    struct field_reader reader;
+    struct field field;
+    bool found = false;
+    *first = *second = 0;
+    fields_read(&reader, frame->payload, frame->length);
+    while (fields_next(&reader, &field)) {
+        if (field.tag == 1) found = field_number(&field, first);
+        if (field.tag == 2 && !field_number(&field, second)) return "a frame with a broken number";
+    }
+    if (!found || reader.broken) return "a frame without its numbers";
+    if (frame->kind == HOST_CREDIT && (*first == 0 || *first > CREDIT_MAX_BYTES)) return "a CREDIT that makes no sense";
     return NULL;
 }

@@ -1,9 +1,12 @@
-/* A RUN frame's payload, checked and laid out for exec. Parsing has no effects, so that it can be fuzzed alone. */
+/* The payloads of RUN, checked and laid out for exec, and of CREDIT, SIGNAL and RESIZE. Parsing has no effects, so that it
+ * can be fuzzed alone. */
 #ifndef DUTYFREE_REQUEST_H
 #define DUTYFREE_REQUEST_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "../common/frame.h"
 
 enum run_mode { MODE_ARGV = 0, MODE_SHELL = 1, MODE_APPLET = 2, MODE_SESSION = 3, MODE_LINE = 4 };
 enum run_flag { RUN_PTY = 1, RUN_STDIN = 2, RUN_MERGE = 4 };
@@ -34,5 +37,10 @@ void request_free(struct request *request);
 
 /* The value of NAME in the request's environment, or NULL. */
 const char *request_env(const struct request *request, const char *name);
+
+#define CREDIT_MAX_BYTES ((uint64_t)INT64_MAX) /* of one action; the host gives far less */
+
+/* The numbers with tags 1 and 2 of a CREDIT, SIGNAL or RESIZE; what is wrong with them, or NULL. */
+const char *numbers_parse(const struct frame *frame, uint64_t *first, uint64_t *second);
 
 #endif

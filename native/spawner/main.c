@@ -1,7 +1,7 @@
-/* dutyfree-spawner --control FD --guest PATH [--rootless 0|1]
+/* dutyfree-spawner --control FD --host PIDFD --guest PATH [--rootless 0|1]
  *
- * Serves one host process over a seqpacket socket. When that socket closes, for whatever reason, every cell is killed,
- * everything that was made is given back, and the spawner exits. */
+ * Serves one host process over a seqpacket socket. When that socket closes or that process dies (a child that it forked
+ * may keep a copy of the socket), every cell is killed, everything that was made is given back, and the spawner exits. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -28,7 +28,7 @@
 #endif
 
 enum { RETRY_MS = 1, IDLE_MS = 10, FAREWELL_MS = 5000 };
-enum event { CONTROL_EVENT = 0, SIGNAL_EVENT = 1 };
+enum event { CONTROL_EVENT = 0, SIGNAL_EVENT = 1, HOST_EVENT = 2 };
 
 static struct holdings own; /* what PREPARE made, given back at the very end */
 
@@ -133,7 +133,7 @@ static void watch(int epoll, int fd, uint64_t data) {
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0) die("epoll_ctl");
 }
 
-static void run(struct spawner *spawner, int signals) {
+static void run(struct spawner *spawner, int signals, int host) {
     struct epoll_event events[64];
     bool serving = true, again = false;
     for (int64_t deadline_ms = 0; serving || (cells_remain() && now_ms() < deadline_ms);) {
@@ -141,11 +141,13 @@ static void run(struct spawner *spawner, int signals) {
         for (int i = 0; i < count; i++) {
             uint64_t data = events[i].data.u64;
             if (data & STATUS_EVENT) cell_status_ready(spawner, (uint32_t)data);
-            else if (data == CONTROL_EVENT && serving) {
-                serving = serve(spawner);
+            else if (serving && (data == CONTROL_EVENT || data == HOST_EVENT)) {
+                serving = data == CONTROL_EVENT && serve(spawner);
                 if (!serving) {
                     deadline_ms = now_ms() + FAREWELL_MS;
                     (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, spawner->control, NULL);
+                    (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, host, NULL);
+                    (void)shutdown(spawner->control, SHUT_RDWR); /* a reply must not wait for a copy that nobody reads */
                     cells_kill();
                 }
             } else if (data == SIGNAL_EVENT) {
@@ -161,14 +163,16 @@ int main(int argc, char **argv) {
     struct spawner spawner = {.control = -1};
     const char *guest = NULL;
     bool rootless = false;
+    int host = -1;
     if (argc == 3 && !strcmp(argv[1], "--try")) return try_steps(argv[2]);
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--control")) spawner.control = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--host")) host = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--guest")) guest = argv[i + 1];
         else if (!strcmp(argv[i], "--rootless")) rootless = !strcmp(argv[i + 1], "1");
     }
-    if (spawner.control < 0 || !guest) {
-        dprintf(STDERR_FILENO, "usage: dutyfree-spawner --control FD --guest PATH [--rootless 0|1]\n");
+    if (spawner.control < 0 || host < 0 || !guest) {
+        dprintf(STDERR_FILENO, "usage: dutyfree-spawner --control FD --host PIDFD --guest PATH [--rootless 0|1]\n");
         return 2;
     }
     sigset_t children;
@@ -197,9 +201,11 @@ int main(int argc, char **argv) {
     spawner.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (signals < 0 || spawner.epoll < 0) die("event loop");
     (void)fcntl(spawner.control, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(host, F_SETFD, FD_CLOEXEC);
     watch(spawner.epoll, spawner.control, CONTROL_EVENT);
+    watch(spawner.epoll, host, HOST_EVENT);
     watch(spawner.epoll, signals, SIGNAL_EVENT);
-    run(&spawner, signals);
+    run(&spawner, signals, host);
     networks_stop(&spawner.networks);
     netlinks_stop(&spawner.netlinks);
     for (int64_t deadline_ms = now_ms() + FAREWELL_MS; !holdings_drop_cgroups(&own) && now_ms() < deadline_ms;) {

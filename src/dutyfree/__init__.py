@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from dutyfree.client.local import LocalHost, local
     from dutyfree.client.stream import Stream
     from dutyfree.images.recipes.file import load_recipe
-    from dutyfree.pool.binding import Secret
     from dutyfree.pool.options import PoolOptions
+    from dutyfree.pool.secret import Secret
 
 __version__ = "0.1.0"
 

@@ -62,6 +62,8 @@ SpanListener = Callable[[Span], None]
 _NETWORKS = {Network.HOST: Capability.HOST_NETWORK, Network.BRIDGE: Capability.BRIDGE_NETWORK}
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
 DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3
+DEFAULT_FILE_TIMEOUT_S = 120.0
+DEFAULT_TRANSFER_TIMEOUT_S = 3600.0
 
 
 class Substrate(ABC):
@@ -201,7 +203,8 @@ class Sandbox(ABC):
         written if nothing runs in the sandbox, which is so between actions; otherwise what was written is copied, and
         the time that this takes counts towards the timeouts of the actions under way. A limit on the disk holds for
         what is written after the last snapshot, not for what earlier ones keep.
-        Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, and otherwise as `run` does.
+        Raises Unsupported without `Capability.SNAPSHOT`, CapacityError, InvalidRequest for a file that cannot be kept
+        (one of 7 EiB, say, all holes), and otherwise as `run` does.
         """
         raise Unsupported("this substrate cannot take snapshots")
 
@@ -244,7 +247,8 @@ class Snapshot(ABC):
     async def save(self) -> Image:
         """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
 
-        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard` and
+        past the store's limits, for which holes count as if they were data.
         """
 
     @abstractmethod
@@ -375,48 +379,62 @@ class Files(ABC):
     """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
 
     Every method raises FileFailed (with `errno`) for what the sandbox's kernel refused, and otherwise as
-    `Sandbox.run` does.
+    `Sandbox.run` does. Past `timeout_s` it raises FileFailed with ETIMEDOUT, and what was under way in the sandbox is
+    killed: code in there can stop a file operation for as long as it likes. The sandbox can be used as before.
     """
 
     @abstractmethod
-    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+    async def read(
+        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> bytes:
         """The whole content. Raises FileFailed with EFBIG past `limit_bytes`: use `download` for big files."""
 
     @abstractmethod
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+    async def write(
+        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Replace the file in one step: a reader sees the old content or the new. Missing directories are made."""
 
     @abstractmethod
-    async def append(self, path: str, data: bytes) -> None:
+    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Add to the end of the file; creates it."""
 
     @abstractmethod
-    async def list(self, path: str) -> list[FileInfo]:
+    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         """The entries of a directory, sorted by name."""
 
     @abstractmethod
-    async def stat(self, path: str) -> FileInfo:
+    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         """What is at `path`; a final symlink is not followed."""
 
     @abstractmethod
-    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
+    async def mkdir(
+        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Make a directory; with `parents`, one that is there already is fine."""
 
     @abstractmethod
-    async def move(self, source: str, target: str) -> None:
+    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Rename, replacing the target."""
 
     @abstractmethod
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
+    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Remove a file or an empty directory, or a whole tree; symlinks are removed, never followed."""
 
     @abstractmethod
-    async def upload(self, local: str | PathLike[str], path: str) -> None:
+    async def upload(
+        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
+    ) -> None:
         """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
 
     @abstractmethod
     async def download(
-        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+        self,
+        path: str,
+        local: str | PathLike[str],
+        *,
+        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
         """Stream a file, or a directory's tree, out of the sandbox.
 

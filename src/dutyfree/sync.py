@@ -23,7 +23,14 @@ from dutyfree.client.local import Task, Value
 from dutyfree.client.local import local as async_local
 from dutyfree.client.portal import Portal
 from dutyfree.client.stream import Stream as AsyncStream
-from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, SpanListener, Substrate
+from dutyfree.contract import (
+    DEFAULT_DOWNLOAD_LIMIT_BYTES,
+    DEFAULT_FILE_TIMEOUT_S,
+    DEFAULT_READ_LIMIT_BYTES,
+    DEFAULT_TRANSFER_TIMEOUT_S,
+    SpanListener,
+    Substrate,
+)
 from dutyfree.contract import Files as AsyncFiles
 from dutyfree.contract import Session as AsyncSession
 from dutyfree.contract import Snapshot as AsyncSnapshot
@@ -46,8 +53,8 @@ from dutyfree.model import (
     Unenforced,
     Upper,
 )
-from dutyfree.pool.binding import Secret
 from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.secret import Secret, conceal, conceal_lease
 from dutyfree.pool.status import PoolStatus
 
 __all__ = ["Box", "Files", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
@@ -169,6 +176,8 @@ class LocalHost:
         CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
         or DeadlineExceeded when creation went wrong.
         """
+        secrets = conceal(secrets)
+        secret_files = conceal(secret_files)
         with self._portal.enter(
             lambda: self._inner.lease(
                 image,
@@ -204,6 +213,7 @@ class LocalHost:
         in each. `lease` is what `lease` takes. If some cannot be had, `failures` of what is given says why; fewer than
         `at_least` (all, unless it is given) raise as `lease` does.
         """
+        lease = conceal_lease(lease)
         with self._portal.enter(
             lambda: self._inner.group(
                 image, n=n, prepare=prepare and self._portal.plain(prepare, Box), at_least=at_least, **lease
@@ -228,6 +238,7 @@ class LocalHost:
         which there was no room, is begun anew in a new sandbox up to `retries` times, and has an error in the end, not
         a value. What `work` itself raises, and is not an error of Dutyfree's, ends everything and is raised.
         """
+        lease = conceal_lease(lease)
         return self._portal.call(
             lambda: self._inner.map(
                 self._portal.plain(work, Box),
@@ -518,7 +529,8 @@ class Snapshot:
     def save(self) -> Image:
         """Put it into the image store and give it its digest; takes as long as reading and writing all of it.
 
-        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard`.
+        Idempotent. Raises CapacityError when the disk is full, SubstrateFailed, InvalidRequest after `discard` and
+        past the store's limits, for which holes count as if they were data.
         """
         return self._portal.call(lambda: self._inner.save())
 
@@ -577,51 +589,61 @@ class Files:
     """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
 
     Every method raises FileFailed (with `errno`) for what the sandbox's kernel refused, and otherwise as
-    `Sandbox.run` does.
+    `Sandbox.run` does. Past `timeout_s` it raises FileFailed with ETIMEDOUT, and what was under way in the sandbox is
+    killed: code in there can stop a file operation for as long as it likes. The sandbox can be used as before.
     """
 
     def __init__(self, inner: AsyncFiles, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
 
-    def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+    def read(
+        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> bytes:
         """The whole content. Raises FileFailed with EFBIG past `limit_bytes`: use `download` for big files."""
-        return self._portal.call(lambda: self._inner.read(path, limit_bytes=limit_bytes))
+        return self._portal.call(lambda: self._inner.read(path, limit_bytes=limit_bytes, timeout_s=timeout_s))
 
-    def write(self, path: str, data: bytes, *, mode: int = 420) -> None:
+    def write(self, path: str, data: bytes, *, mode: int = 420, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Replace the file in one step: a reader sees the old content or the new. Missing directories are made."""
-        self._portal.call(lambda: self._inner.write(path, data, mode=mode))
+        self._portal.call(lambda: self._inner.write(path, data, mode=mode, timeout_s=timeout_s))
 
-    def append(self, path: str, data: bytes) -> None:
+    def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Add to the end of the file; creates it."""
-        self._portal.call(lambda: self._inner.append(path, data))
+        self._portal.call(lambda: self._inner.append(path, data, timeout_s=timeout_s))
 
-    def list(self, path: str) -> list[FileInfo]:
+    def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         """The entries of a directory, sorted by name."""
-        return self._portal.call(lambda: self._inner.list(path))
+        return self._portal.call(lambda: self._inner.list(path, timeout_s=timeout_s))
 
-    def stat(self, path: str) -> FileInfo:
+    def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         """What is at `path`; a final symlink is not followed."""
-        return self._portal.call(lambda: self._inner.stat(path))
+        return self._portal.call(lambda: self._inner.stat(path, timeout_s=timeout_s))
 
-    def mkdir(self, path: str, *, parents: bool = True, mode: int = 493) -> None:
+    def mkdir(
+        self, path: str, *, parents: bool = True, mode: int = 493, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Make a directory; with `parents`, one that is there already is fine."""
-        self._portal.call(lambda: self._inner.mkdir(path, parents=parents, mode=mode))
+        self._portal.call(lambda: self._inner.mkdir(path, parents=parents, mode=mode, timeout_s=timeout_s))
 
-    def move(self, source: str, target: str) -> None:
+    def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Rename, replacing the target."""
-        self._portal.call(lambda: self._inner.move(source, target))
+        self._portal.call(lambda: self._inner.move(source, target, timeout_s=timeout_s))
 
-    def remove(self, path: str, *, recursive: bool = False) -> None:
+    def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Remove a file or an empty directory, or a whole tree; symlinks are removed, never followed."""
-        self._portal.call(lambda: self._inner.remove(path, recursive=recursive))
+        self._portal.call(lambda: self._inner.remove(path, recursive=recursive, timeout_s=timeout_s))
 
-    def upload(self, local: str | PathLike[str], path: str) -> None:
+    def upload(self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
         """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
-        self._portal.call(lambda: self._inner.upload(local, path))
+        self._portal.call(lambda: self._inner.upload(local, path, timeout_s=timeout_s))
 
     def download(
-        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+        self,
+        path: str,
+        local: str | PathLike[str],
+        *,
+        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
         """Stream a file, or a directory's tree, out of the sandbox.
 
@@ -629,4 +651,4 @@ class Files:
         that leave the tree, device nodes) raise GuestMisbehaved or are refused as FileFailed, and nothing past
         `limit_bytes` is taken.
         """
-        self._portal.call(lambda: self._inner.download(path, local, limit_bytes=limit_bytes))
+        self._portal.call(lambda: self._inner.download(path, local, limit_bytes=limit_bytes, timeout_s=timeout_s))

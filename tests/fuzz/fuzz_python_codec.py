@@ -19,7 +19,14 @@ except ImportError:
 with atheris.instrument_imports():
     from dutyfree.errors import GuestMisbehaved
     from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, FrameDecoder
-    from dutyfree.wire.messages import GuestMessage, HostMessage, decode_guest, decode_host
+    from dutyfree.wire.messages import (
+        INPUT_WINDOW_BYTES,
+        GuestMessage,
+        HostMessage,
+        InputCredit,
+        decode_guest,
+        decode_host,
+    )
     from dutyfree.wire.records import decode_records
 
 Outcome = tuple[list[GuestMessage | HostMessage], bool]
@@ -51,6 +58,8 @@ def one_input(data: bytes) -> None:
         return
     whole, whole_broke = decoded(rest, what == 0, len(rest) or 1)
     pieces, pieces_broke = decoded(rest, what == 0, cut)
+    if any(isinstance(each, InputCredit) and not 1 <= each.size_bytes <= INPUT_WINDOW_BYTES for each in whole):
+        raise AssertionError("a guest gave credit that it cannot give")
     if whole_broke != pieces_broke or (not whole_broke and whole != pieces):
         raise AssertionError("the same bytes, cut differently, gave something else")
 

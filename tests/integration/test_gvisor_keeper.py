@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -116,3 +118,44 @@ async def test_its_end_leaves_nothing(claim: claims.Claim, tmp_path: Path) -> No
     with pytest.raises(SubstrateFailed):
         await keeping.umount([])
     claim.release()
+
+
+HOST = """
+import asyncio, ctypes, os, sys, time
+from pathlib import Path
+from dutyfree.substrates import claims
+from dutyfree.substrates.gvisor.keeping import Keeping
+
+async def main():
+    keeping = await Keeping.start(claims.claim("gvisor"), [Path(sys.argv[1])], [])
+    fork = os.fork if sys.argv[2] == "python" else ctypes.CDLL(None).fork
+    if fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(keeping.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("fork", ["python", "c"])
+def test_it_ends_with_its_process_though_a_forked_child_lives_on(tmp_path: Path, fork: str) -> None:
+    scratch = tmp_path / "scratch"
+    make(scratch)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST, str(scratch), fork], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            keeper = int(process.stdout.readline())
+            process.kill()
+            process.wait()
+            end_s = time.monotonic() + 2.0
+            while scratch.exists() and time.monotonic() < end_s:
+                time.sleep(0.02)
+            assert there([scratch]) == []
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            if scratch.exists():
+                os.kill(keeper, signal.SIGKILL)

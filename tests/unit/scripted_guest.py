@@ -16,6 +16,7 @@ from dutyfree.wire.messages import (
     GuestMessage,
     HostHello,
     HostMessage,
+    InputCredit,
     Output,
     Pong,
     Run,
@@ -97,6 +98,21 @@ async def beyond_credit(guest: ScriptedGuest) -> None:
         await guest.say(Output(run.id, STDOUT, b"x" * 65536))
 
 
+async def empty_credit(guest: ScriptedGuest) -> None:
+    run = await guest.greet_and_hear_run()
+    await guest.say(InputCredit(run.id, 0))
+
+
+async def absurd_credit(guest: ScriptedGuest) -> None:
+    run = await guest.greet_and_hear_run()
+    await guest.say(InputCredit(run.id, 2**64 - 1))
+
+
+async def unearned_credit(guest: ScriptedGuest) -> None:
+    run = await guest.greet_and_hear_run()
+    await guest.say(InputCredit(run.id, 65536))
+
+
 async def exit_twice(guest: ScriptedGuest) -> None:
     run = await guest.greet_and_hear_run()
     await guest.say(Exit(run.id, 0, None))
@@ -133,6 +149,9 @@ MISCHIEFS: Mapping[str, Callable[[ScriptedGuest], Awaitable[None]]] = {
         unasked_reply,
         unasked_pong,
         beyond_credit,
+        empty_credit,
+        absurd_credit,
+        unearned_credit,
         exit_twice,
         exit_without_code,
         hello_twice,

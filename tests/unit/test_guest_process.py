@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from dutyfree import native
 from dutyfree.errors import FileFailed, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.model import Action, Network, Phase, Resources, SandboxSpec, Span
 from dutyfree.substrates.process import ProcessSandbox, ProcessSubstrate
+from dutyfree.wire.frames import FROM_GUEST, FrameDecoder
+from dutyfree.wire.messages import VERSION, Fault, HostHello, HostMessage, Mode, OutputCredit, Run, decode_guest
 
 MIB = 1024 * 1024
 
@@ -308,3 +311,32 @@ async def test_a_bystander_that_merely_mentions_a_sandbox_is_not_killed(substrat
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def last_words(*messages: HostMessage) -> Fault | None:
+    """What a guest complains of when it is sent these messages; None if it does not before it is asked to go."""
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        subprocess.Popen(
+            [native.guest_path(), "--fd", str(theirs.fileno())], pass_fds=(theirs.fileno(),), env={}
+        ) as guest,
+    ):
+        theirs.close()
+        ours.settimeout(5)
+        ours.sendall(b"".join(message.encode() for message in (HostHello(VERSION), *messages)))
+        ours.shutdown(socket.SHUT_WR)
+        decoder, found = FrameDecoder(FROM_GUEST), []
+        while data := ours.recv(65536):
+            found += map(decode_guest, decoder.feed(data))
+        guest.wait(5)
+    return next((message for message in found if isinstance(message, Fault)), None)
+
+
+@pytest.mark.parametrize("sizes", [[0], [2**63], [2**64 - 1], [2**63 - 1, 1], [2**63 - 2, 5]])
+def test_the_guest_takes_no_credit_that_makes_no_sense(sizes: list[int]) -> None:
+    run = Run(1, Mode.ARGV, (b"sleep", b"10"), env=(b"PATH=/bin:/usr/bin",), credit=10)
+    fault = last_words(run, *(OutputCredit(1, size) for size in sizes))
+    assert fault is not None
+    assert b"credit" in fault.text.lower()
+    assert last_words(run, OutputCredit(1, 2**63 - 11)) is None

@@ -25,11 +25,11 @@ from dutyfree.pool.binding import (
     MAX_FILES_BYTES,
     Binding,
     MaskedEnvironment,
-    Secret,
     bind,
 )
 from dutyfree.pool.fence import Fence, LeasedSandbox
 from dutyfree.pool.leases import Lease
+from dutyfree.pool.secret import Secret
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.fake import FakeSubstrate
 from dutyfree.substrates.guarded import GuardedSubstrate

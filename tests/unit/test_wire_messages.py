@@ -44,7 +44,7 @@ host_messages = st.one_of(
     st.builds(Run, ids, u64, lists, lists, blobs, u64, u64, st.none() | u64, u64, u64, u64, u64),
     st.builds(Input, ids, data),
     st.builds(InputEnd, ids),
-    st.builds(OutputCredit, ids, u64),
+    st.builds(OutputCredit, ids, st.integers(1, 2**63 - 1)),
     st.builds(Signal, ids, u64, st.booleans()),
     st.builds(Resize, ids, u64, u64),
     st.builds(Ping, st.binary(max_size=64)),
@@ -54,7 +54,7 @@ guest_messages = st.one_of(
     st.builds(GuestHello, u64, u64, u64),
     st.builds(Started, ids),
     st.builds(Output, ids, st.sampled_from([1, 2]), data),
-    st.builds(InputCredit, ids, u64),
+    st.builds(InputCredit, ids, st.integers(1, 2**16)),
     st.builds(Exit, ids, st.integers(0, 255), st.none(), u64, u64, u64, u64, u64, u64),
     st.builds(Exit, ids, st.none(), st.integers(1, 64), u64, u64, u64, u64, u64, u64),
     st.builds(Refused, ids, u64, blobs, u64),
@@ -87,3 +87,17 @@ def test_unknown_tags_are_skipped_and_the_last_of_a_repeated_tag_counts() -> Non
     end = decode_guest(Frame(Kind.EXIT, 0, 1, payload))
     assert isinstance(end, Exit)
     assert end.exit_code == 4
+
+
+@pytest.mark.parametrize("size_bytes", [0, 2**16 + 1, 2**64 - 1])
+def test_a_guest_gives_credit_for_no_more_than_the_window(size_bytes: int) -> None:
+    (frame,) = FrameDecoder(FROM_GUEST).feed(InputCredit(1, size_bytes).encode())
+    with pytest.raises(GuestMisbehaved, match="CREDIT"):
+        decode_guest(frame)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 2**63, 2**64 - 1])
+def test_a_host_gives_credit_that_makes_sense(size_bytes: int) -> None:
+    (frame,) = FrameDecoder(FROM_HOST).feed(OutputCredit(1, size_bytes).encode())
+    with pytest.raises(GuestMisbehaved, match="CREDIT"):
+        decode_host(frame)

@@ -13,6 +13,7 @@ from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
+from dutyfree.pool.secret import Secret, conceal, conceal_lease
 
 if TYPE_CHECKING:
     from dutyfree.client.groups import Group, Rollout
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
-    from dutyfree.pool.binding import Secret
     from dutyfree.pool.isolation import Decision
     from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
@@ -245,6 +245,7 @@ class LocalHost:
         CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
         or DeadlineExceeded when creation went wrong.
         """
+        secrets, secret_files = conceal(secrets), conceal(secret_files)
         substrate = self._opened()
         _check_isolation(isolation, substrate)
         spec = SandboxSpec(
@@ -286,6 +287,7 @@ class LocalHost:
         """
         from dutyfree.client import groups
 
+        lease = conceal_lease(lease)
         _check_shared(lease)
         if self._pool is not None and n > (limit := self._pool.status().limit):
             raise InvalidRequest(f"a group of {n} in a pool of {limit} would wait for ever", hint="enlarge the pool")
@@ -313,6 +315,7 @@ class LocalHost:
         """
         from dutyfree.client import groups
 
+        lease = conceal_lease(lease)
         _check_shared(lease)
 
         def leased(task: Task) -> AbstractAsyncContextManager[Box]:

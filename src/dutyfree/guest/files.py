@@ -12,17 +12,23 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, Files
+from dutyfree.contract import (
+    DEFAULT_DOWNLOAD_LIMIT_BYTES,
+    DEFAULT_FILE_TIMEOUT_S,
+    DEFAULT_READ_LIMIT_BYTES,
+    DEFAULT_TRANSFER_TIMEOUT_S,
+    Files,
+)
 from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
 from dutyfree.guest import transfer
 from dutyfree.guest.applets import applet_request, raise_if_failed
 from dutyfree.guest.exchanges import Collected
 from dutyfree.guest.runner import Runner
 from dutyfree.model import FileInfo
+from dutyfree.model.action import check_timeout
 from dutyfree.wire.messages import ExitFlag
 from dutyfree.wire.records import decode_records
 
-_TIMEOUT_S: Final = 600.0
 _LISTING_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _LONG_BYTES: Final = 256 * 1024
 """A listing from this size on is read in a thread: everybody else's actions wait for the loop."""
@@ -37,44 +43,58 @@ class GuestFiles(Files):
         self._runner = runner
         self._refusal_hint = refusal_hint
 
-    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+    async def read(
+        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> bytes:
         if limit_bytes < 0:
             raise InvalidRequest(f"limit_bytes is {limit_bytes}; it cannot be negative")
         # One byte more than the limit tells a file of exactly that size from a longer one.
-        data = await self._applet("read", path, "0", str(limit_bytes + 1), output_limit_bytes=limit_bytes + 1)
+        words = ("read", path, "0", str(limit_bytes + 1))
+        data = await self._applet(*words, timeout_s=timeout_s, output_limit_bytes=limit_bytes + 1)
         if len(data) > limit_bytes:
             raise FileFailed.refused("read", path, errno.EFBIG, f"it has more than {limit_bytes} bytes")
         return data
 
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._applet("write", path, _octal(mode), stdin=data)
+    async def write(
+        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
+        await self._applet("write", path, _octal(mode), stdin=data, timeout_s=timeout_s)
 
-    async def append(self, path: str, data: bytes) -> None:
-        await self._applet("append", path, stdin=data)
+    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        await self._applet("append", path, stdin=data, timeout_s=timeout_s)
 
-    async def list(self, path: str) -> list[FileInfo]:
-        return sorted(await self._records("list", path), key=lambda entry: entry.name)
+    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+        return sorted(await self._records("list", path, timeout_s), key=lambda entry: entry.name)
 
-    async def stat(self, path: str) -> FileInfo:
-        return (await self._records("stat", path))[0]
+    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+        return (await self._records("stat", path, timeout_s))[0]
 
-    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
-        await self._applet("mkdir", path, _octal(mode), str(int(parents)))
+    async def mkdir(
+        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
+        await self._applet("mkdir", path, _octal(mode), str(int(parents)), timeout_s=timeout_s)
 
-    async def move(self, source: str, target: str) -> None:
-        await self._applet("move", source, _checked(target))
+    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        await self._applet("move", source, _checked(target), timeout_s=timeout_s)
 
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._applet("remove", path, str(int(recursive)))
+    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        await self._applet("remove", path, str(int(recursive)), timeout_s=timeout_s)
 
-    async def upload(self, local: str | PathLike[str], path: str) -> None:
+    async def upload(
+        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
+    ) -> None:
         with self._hinting():
-            await transfer.upload(self._runner, Path(local), _checked(path))
+            await transfer.upload(self._runner, Path(local), _checked(path), check_timeout(timeout_s))
 
     async def download(
-        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+        self,
+        path: str,
+        local: str | PathLike[str],
+        *,
+        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
-        await transfer.download(self._runner, _checked(path), Path(local), limit_bytes)
+        await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, check_timeout(timeout_s))
 
     @contextlib.contextmanager
     def _hinting(self) -> Iterator[None]:
@@ -85,8 +105,8 @@ class GuestFiles(Files):
                 error.hint = error.hint or self._refusal_hint
             raise
 
-    async def _records(self, name: str, path: str) -> builtins.list[FileInfo]:
-        output = await self._applet(name, path, output_limit_bytes=_LISTING_LIMIT_BYTES)
+    async def _records(self, name: str, path: str, timeout_s: float) -> builtins.list[FileInfo]:
+        output = await self._applet(name, path, timeout_s=timeout_s, output_limit_bytes=_LISTING_LIMIT_BYTES)
         try:
             is_long = len(output) > _LONG_BYTES
             entries = await asyncio.to_thread(decode_records, output) if is_long else decode_records(output)
@@ -101,18 +121,24 @@ class GuestFiles(Files):
         return entries
 
     async def _applet(
-        self, name: str, path: str, *args: str, stdin: bytes | None = None, output_limit_bytes: int = 0
+        self,
+        name: str,
+        path: str,
+        *args: str,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        output_limit_bytes: int = 0,
     ) -> bytes:
         """The applet's output. Raises FileFailed if it failed, also for output past the limit."""
         exchange = Collected(output_limit_bytes + _TEXT_LIMIT_BYTES, self._runner.known_limits)
         request = applet_request(
             (name, _checked(path), *args),
             takes_input=bool(stdin),
-            timeout_s=_TIMEOUT_S,
+            timeout_s=check_timeout(timeout_s),
             output_limit_bytes=output_limit_bytes + _TEXT_LIMIT_BYTES,
             credit_bytes=exchange.output_credit_bytes,
         )
-        end = await self._runner.collect(exchange, request, stdin=stdin, timeout_s=_TIMEOUT_S)
+        end = await self._runner.collect(exchange, request, stdin=stdin, timeout_s=timeout_s)
         self._runner.record(exchange, end, exchange.end_ns)
         with self._hinting():
             raise_if_failed(name, path, end)

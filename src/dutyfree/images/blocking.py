@@ -48,6 +48,11 @@ async def counted(work: Callable[[Callable[[int], None]], T], tell: Callable[[in
     return result
 
 
+async def stoppable(work: Callable[[Callable[[int], None]], T]) -> T:
+    """The same where nobody wants to know how far it is: only so that it ends soon when this is cancelled."""
+    return await counted(work, lambda _bytes: None)
+
+
 @contextlib.asynccontextmanager
 async def staged(store: Store) -> AsyncIterator[Path]:
     """A staging directory of the store, removed in a thread."""

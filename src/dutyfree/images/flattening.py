@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Final
 
 from dutyfree.images.archive.pack import pack
@@ -16,27 +17,31 @@ KEPT_ON_TOP: Final = 8
 _TIMEOUT_S: Final = 3600.0
 
 
-def flattened(store: Store, layers: tuple[str, ...], *, bottom: bool) -> tuple[str, ...]:
+def flattened(
+    store: Store, layers: tuple[str, ...], *, bottom: bool, on_bytes: Callable[[int], None] | None = None
+) -> tuple[str, ...]:
     """The same content in fewer layers: all but the topmost become one, which is made once and found again.
 
-    `bottom`: nothing lies below them. Blocks. Raises InvalidRequest for a missing layer, CapacityError and
-    SubstrateFailed.
+    `bottom`: nothing lies below them. Blocks, until `on_bytes` raises. Raises InvalidRequest for a missing layer,
+    CapacityError and SubstrateFailed.
     """
     low, high = layers[:-KEPT_ON_TOP], layers[-KEPT_ON_TOP:]
     key = "sha256:" + hashlib.sha256(json.dumps(["flattened", bottom, low]).encode()).hexdigest()
     image = store.recall(key)
     if image is None:
         with store.building(key, _TIMEOUT_S):
-            image = store.recall(key) or _merged(store, key, low, bottom)
+            image = store.recall(key) or _merged(store, key, low, bottom, on_bytes)
     return (*image.layers, *high)
 
 
-def _merged(store: Store, key: str, layers: tuple[str, ...], bottom: bool) -> Image:
+def _merged(
+    store: Store, key: str, layers: tuple[str, ...], bottom: bool, on_bytes: Callable[[int], None] | None
+) -> Image:
     with store.staging() as scratch, store.hold(layers):
         tree = scratch / "tree"
         trees = [store.tree(layer) for layer in layers]
-        merge_trees(trees, tree, bottom=bottom, ownership=store.ownership, link=True)
-        made = store.add(tree, pack(tree, None, store.ownership), "flattened", canonical=True)
+        merge_trees(trees, tree, bottom=bottom, ownership=store.ownership, link=True, on_bytes=on_bytes)
+        made = store.add(tree, pack(tree, None, store.ownership, on_bytes), "flattened", canonical=True)
         image = Image((made.digest,), over_host=not bottom)
         store.remember(key, image, title=f"{len(layers)} layers in one")
     return image

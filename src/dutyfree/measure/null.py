@@ -14,7 +14,9 @@ from typing import Final, Self
 
 from dutyfree.contract import (
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
+    DEFAULT_FILE_TIMEOUT_S,
     DEFAULT_READ_LIMIT_BYTES,
+    DEFAULT_TRANSFER_TIMEOUT_S,
     ActionStream,
     Files,
     Sandbox,
@@ -172,34 +174,47 @@ class NullStream(ActionStream):
 class NullFiles(Files):
     """Takes everything, keeps nothing, and is empty."""
 
-    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+    async def read(
+        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> bytes:
         return b""
 
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+    async def write(
+        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Nothing is kept."""
 
-    async def append(self, path: str, data: bytes) -> None:
+    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Nothing is kept."""
 
-    async def list(self, path: str) -> list[FileInfo]:
+    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         return []
 
-    async def stat(self, path: str) -> FileInfo:
+    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         return FileInfo(path, FileKind.FILE, 0o644, 0, 0, 0, 0)
 
-    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
+    async def mkdir(
+        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Nothing is kept."""
 
-    async def move(self, source: str, target: str) -> None:
+    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Nothing is kept."""
 
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
+    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Nothing is kept."""
 
-    async def upload(self, local: str | PathLike[str], path: str) -> None:
+    async def upload(
+        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
+    ) -> None:
         """Nothing is kept."""
 
     async def download(
-        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+        self,
+        path: str,
+        local: str | PathLike[str],
+        *,
+        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
         """There is nothing to give."""

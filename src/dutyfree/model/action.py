@@ -16,6 +16,13 @@ MAX_TIMEOUT_S = 7 * 24 * 3600.0
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 
 
+def check_timeout(timeout_s: float) -> float:
+    """The same number of seconds. Raises InvalidRequest unless it is one that can be kept."""
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(f"timeout_s is {timeout_s}; it must lie in (0, {MAX_TIMEOUT_S:.0f}]")
+    return timeout_s
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What to run, and its bounds. `stdin=None` gives the command an empty input."""
@@ -33,8 +40,7 @@ class Action:
             raise InvalidRequest("the command is empty", hint="give a shell line or a non-empty argv")
         if any("\0" in word for word in words) or "\0" in (self.cwd or ""):
             raise InvalidRequest("a command or cwd cannot contain a NUL byte")
-        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
-            raise InvalidRequest(f"timeout_s is {self.timeout_s}; it must lie in (0, {MAX_TIMEOUT_S:.0f}]")
+        check_timeout(self.timeout_s)
         if self.output_limit_bytes < 0:
             raise InvalidRequest(f"output_limit_bytes is {self.output_limit_bytes}; it cannot be negative")
         check_env(self.env)

@@ -7,7 +7,8 @@ Where a secret can be found, and where it cannot:
 * A secret file is written below `/dev/shm` alone, which is memory and which, by the contract, no snapshot and no fork
   takes along. Where a snapshot is made from all of a machine's memory, a lease with secrets can take none.
   (Memory can be swapped out: where a secret must never be on a disk, swap has to be encrypted or off.)
-* Neither shows when a binding, an action or an environment is printed, logged, pickled or shown in a traceback.
+* Neither shows when a binding, an action or an environment is printed, logged, pickled or shown in a traceback, nor in
+  a report of an error that shows the locals of our frames (those of the caller, who has it in plain, may).
 * What a command itself does with a secret is its own affair: it may write it to its disk, if only by a core dump, and a
   snapshot then has it. When the lease ends, the sandbox is reset or destroyed, and that goes with it.
 """
@@ -26,6 +27,8 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Capability
 from dutyfree.model.environment import check_env
 from dutyfree.pool.leases import Lease
+from dutyfree.pool.secret import Secret
+from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"
 MAX_ENTRIES: Final = 256
@@ -36,38 +39,6 @@ MAX_FILES_BYTES: Final = 16 * 1024**2
 MAX_PATH_CHARACTERS: Final = 4096
 _RESERVED: Final = "DUTYFREE_"
 _AT_ONCE: Final = 8
-
-
-class Secret:
-    """A value that shows nowhere but where it is asked for by `reveal`."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str | bytes | Secret) -> None:
-        self._value: bytes = value._value if isinstance(value, Secret) else _encoded(value)
-
-    def reveal(self) -> str:
-        """The value as text. Raises InvalidRequest if it is none."""
-        try:
-            return self._value.decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest("a secret of the environment is not UTF-8 text") from None  # the cause would show it
-
-    def reveal_bytes(self) -> bytes:
-        """The value."""
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    def __copy__(self) -> Secret:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Secret:
-        return self
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a secret cannot be pickled")
 
 
 class MaskedEnvironment(dict[str, str]):
@@ -158,12 +129,6 @@ async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capab
             raise outcome
 
 
-def _encoded(value: str | bytes) -> bytes:
-    if not isinstance(value, str | bytes):
-        raise InvalidRequest(f"a secret is text or bytes, not {type(value).__name__}")
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
 def _freeze(binding: Binding, **mappings: Mapping[str, object]) -> None:
     for name, mapping in mappings.items():
         object.__setattr__(binding, name, MappingProxyType(dict(mapping)))
@@ -183,7 +148,7 @@ def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) ->
         if name.startswith(_RESERVED):
             raise InvalidRequest(f"environment entry {name!r}: names with {_RESERVED} are the lease's own")
     check_env(entries)
-    size_bytes = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in entries.items())
+    size_bytes = sum(len(encode_text(f"{name}={entries[name]}")) + 1 for name in entries)
     if len(entries) > MAX_ENTRIES or size_bytes > MAX_ENVIRONMENT_BYTES:
         raise InvalidRequest(
             f"the environment has {len(entries)} entries of {size_bytes} bytes; "

@@ -1,7 +1,8 @@
 """Claims: marks by which what a killed process left behind is told from what belongs to a live one.
 
 A claim is named after its process, the moment, and the machine's current boot. Its directory holds a lock that lives as
-long as the process (and whoever inherited the descriptor); what bears the name of a claim without one is nobody's.
+long as the process (and the programs that were given the descriptor; forked children do not keep it); what bears the
+name of a claim without one is nobody's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
 from dutyfree.places import runtime_directory
 from dutyfree.removal import remove_tree
@@ -31,16 +33,22 @@ def state_base() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One process's claim. Whoever inherits `lock_fd` keeps it alive, too."""
+    """One process's claim. A program that is given `lock_fd` keeps it alive, too."""
 
     name: str
     directory: Path
     lock_fd: int
 
+    @property
+    def ours(self) -> bool:
+        """Whether this process made it; a forked child that leaves its parent's blocks must not take anything away."""
+        return self.name.startswith(f"{os.getpid()}-")
+
     def release(self) -> None:
-        """Give it up, with its directory."""
-        forget(self.directory)
-        os.close(self.lock_fd)
+        """Give it up, with its directory; in a forked child, only its copy of the descriptor."""
+        if self.ours:
+            forget(self.directory)
+        fork_safety.close(self.lock_fd)
 
 
 def claim(kind: str = "") -> Claim:
@@ -56,6 +64,7 @@ def claim(kind: str = "") -> Claim:
         directory.mkdir(mode=0o700)
         lock_fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock_fd, fcntl.LOCK_EX)
+        fork_safety.keep_from_children(lock_fd)
     except OSError as error:
         hint = "set XDG_RUNTIME_DIR to a directory that you may write to"
         raise SubstrateUnavailable(f"no place for the state of sandboxes: {error}", hint=hint) from error

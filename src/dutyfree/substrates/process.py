@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dutyfree import native
+from dutyfree import fork_safety, native
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
@@ -121,7 +121,7 @@ class ProcessSubstrate(Substrate):
             try:
                 await asyncio.to_thread(remove_tree, directory)
             finally:
-                os.close(self._lock_fd)
+                fork_safety.close(self._lock_fd)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -145,6 +145,7 @@ class _Body:
                 directory.mkdir(mode=0o700)
                 undo.callback(directory.rmdir)
                 ours, theirs = socket.socketpair()
+                fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
                 undo.callback(ours.close)
                 with theirs:
                     self._process = _start(guest, theirs.fileno())
@@ -232,6 +233,7 @@ def _claim() -> tuple[Path, int]:
             lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock_fd, fcntl.LOCK_EX)
             if _is_at(directory / _LOCK, lock_fd):
+                fork_safety.keep_from_children(lock_fd)
                 return directory, lock_fd
             os.close(lock_fd)  # somebody who swept had it first
     except OSError as error:

@@ -136,9 +136,10 @@ class Channel:
             raise SubstrateFailed("the stream has used up its action ids", hint="create a new sandbox")
         action_id = self._last_id + 1
         payload = request.payload()
-        if len(payload) > MAX_PAYLOAD_BYTES:
+        if (size_bytes := len(payload)) > MAX_PAYLOAD_BYTES:
+            del payload  # there may be secrets in it, and reports of errors show locals
             raise InvalidRequest(
-                f"command and environment take {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} can be sent",
+                f"command and environment take {size_bytes} bytes; at most {MAX_PAYLOAD_BYTES} can be sent",
                 hint="write long scripts to a file, or send them as stdin",
             )
         self._last_id = action_id

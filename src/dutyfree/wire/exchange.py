@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from dutyfree.errors import DutyfreeError
+from dutyfree.errors import DutyfreeError, GuestMisbehaved
 from dutyfree.wire.frames import MAX_DATA_BYTES
-from dutyfree.wire.messages import Exit, Input, InputEnd, OutputCredit, Refused, Resize, Signal
+from dutyfree.wire.messages import INPUT_WINDOW_BYTES, Exit, Input, InputEnd, OutputCredit, Refused, Resize, Signal
 
 if TYPE_CHECKING:
     from dutyfree.wire.channel import Channel
 
-INITIAL_INPUT_CREDIT_BYTES: Final = 64 * 1024
 _NOTHING: Final = memoryview(b"")
 
 
@@ -33,7 +32,7 @@ class Exchange(ABC):
     def __init__(self, output_credit_bytes: int) -> None:
         self.output_credit_bytes = output_credit_bytes
         """How much the guest may still send; the channel takes from it and holds the guest to it."""
-        self._input_credit_bytes = INITIAL_INPUT_CREDIT_BYTES
+        self._input_credit_bytes = INPUT_WINDOW_BYTES
         self._input = _NOTHING
         self._input_ends = False
 
@@ -85,8 +84,10 @@ class Exchange(ABC):
         self._input, self._input_ends = _NOTHING, False
 
     def input_room(self, size_bytes: int) -> None:
-        """The guest takes that much more input."""
+        """The guest takes that much more input. Raises GuestMisbehaved for more than it can have taken."""
         self._input_credit_bytes += size_bytes
+        if self._input_credit_bytes > INPUT_WINDOW_BYTES:
+            raise GuestMisbehaved(f"action {self.id} gave credit for input that it was not sent")
         self.pump()
 
     def pump(self) -> None:

@@ -27,7 +27,9 @@ def encode_text(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{text!r} cannot be represented as bytes") from error
+        at = error.start
+    # Neither the text nor an error that carries it: it may be an entry of an environment, with a secret.
+    raise InvalidRequest(f"character {at} of a text cannot be represented as bytes: it is a lone surrogate")
 
 
 def decode_text(data: bytes) -> str:

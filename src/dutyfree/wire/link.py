@@ -14,6 +14,8 @@ import termios
 from collections.abc import Callable
 from typing import Final
 
+from dutyfree import fork_safety
+
 READ_BYTES: Final = 96 * 1024
 """Room for the largest data frame, yet below the size from which each allocation is a mapping of its own (10 us)."""
 FLUSH_BYTES: Final = 256 * 1024
@@ -41,6 +43,7 @@ class Link:
         self._paused = False
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
+        fork_safety.keep_from_children(*{read_fd, write_fd})
         self._loop.add_reader(read_fd, self._read)
 
     @property
@@ -96,7 +99,7 @@ class Link:
             self._loop.remove_writer(self._write_fd)
             self._backlog.clear()
         for fd in {self._read_fd, self._write_fd}:
-            os.close(fd)
+            fork_safety.close(fd)
 
     def _read(self) -> None:
         if not self._open or self._paused:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -18,6 +18,9 @@ from dutyfree.wire.frames import Frame, Kind, encode_frame
 VERSION: Final = 1
 MAX_EXIT_CODE: Final = 255
 MAX_SIGNAL: Final = 64
+INPUT_WINDOW_BYTES: Final = 64 * 1024
+"""How much stdin may be on its way to an action; a guest that keeps the protocol never gives more credit than that."""
+MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
 
 
 class Mode(IntEnum):
@@ -86,7 +89,8 @@ class Run:
     id: int
     mode: int
     args: tuple[bytes, ...] = ()
-    env: tuple[bytes, ...] = ()
+    env: tuple[bytes, ...] = field(default=(), repr=False)
+    """Not shown: there may be secrets in it."""
     cwd: bytes = b""
     flags: int = 0
     timeout_ms: int = 0
@@ -296,6 +300,13 @@ def _run(frame: Frame) -> Run:
     )
 
 
+def _credit_bytes(frame: Frame, most_bytes: int) -> int:
+    size_bytes = Fields(frame.payload).number(1)
+    if not 1 <= size_bytes <= most_bytes:
+        raise GuestMisbehaved(f"a CREDIT of {size_bytes} bytes")
+    return size_bytes
+
+
 def _signal(frame: Frame) -> Signal:
     fields = Fields(frame.payload)
     return Signal(frame.id, fields.number(1), bool(fields.number(2, 0)))
@@ -342,7 +353,7 @@ _HOST_DECODERS: Final[Mapping[int, Callable[[Frame], HostMessage]]] = {
     Kind.RUN: _run,
     Kind.INPUT: lambda frame: Input(frame.id, frame.payload),
     Kind.INPUT_END: lambda frame: InputEnd(frame.id),
-    Kind.OUTPUT_CREDIT: lambda frame: OutputCredit(frame.id, Fields(frame.payload).number(1)),
+    Kind.OUTPUT_CREDIT: lambda frame: OutputCredit(frame.id, _credit_bytes(frame, MAX_OUTPUT_CREDIT_BYTES)),
     Kind.SIGNAL: _signal,
     Kind.RESIZE: _resize,
     Kind.PING: lambda frame: Ping(frame.payload),
@@ -353,7 +364,7 @@ _GUEST_DECODERS: Final[Mapping[int, Callable[[Frame], GuestMessage]]] = {
     Kind.GUEST_HELLO: _guest_hello,
     Kind.STARTED: lambda frame: Started(frame.id),
     Kind.OUTPUT: lambda frame: Output(frame.id, frame.stream, frame.payload),
-    Kind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, Fields(frame.payload).number(1)),
+    Kind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, _credit_bytes(frame, INPUT_WINDOW_BYTES)),
     Kind.EXIT: _exit,
     Kind.REFUSED: _refused,
     Kind.PONG: lambda frame: Pong(frame.payload),

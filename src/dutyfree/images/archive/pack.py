@@ -26,10 +26,12 @@ from dutyfree.images.trees.attributes import (
 )
 from dutyfree.images.trees.descent import Descent, Visit, open_file, walk
 from dutyfree.images.trees.disk import disk_errors, quoted
+from dutyfree.images.trees.holes import stretches
 from dutyfree.images.trees.links import FirstNames
 
 _PIECE_BYTES: Final = 256 * 1024
 _END: Final = bytes(2 * headers.BLOCK_BYTES)
+_ZEROS: Final = bytes(_PIECE_BYTES)
 
 
 def pack(
@@ -141,16 +143,32 @@ class _Packing:
             xattrs = self._xattrs(fd)
             self._write(visit, self._header(visit, headers.FILE, size_bytes=size, xattrs=xattrs))
             self._spend(visit, size + len(headers.padding(size)))
-            left = size
-            while left:
-                data = os.read(fd, min(left, _PIECE_BYTES))
-                if not data:
-                    raise SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
-                self._sink.write(data)
-                left -= len(data)
+            at = 0
+            for start, end in stretches(fd, visit.info):
+                self._write_zeros(start - at)
+                self._write_data(visit, fd, start, end)
+                at = end
+            if at < size and os.fstat(fd).st_size < size:
+                raise _shorter(visit)
+            self._write_zeros(size - at)
             self._sink.write(headers.padding(size))
         finally:
             os.close(fd)
+
+    def _write_data(self, visit: Visit, fd: int, start: int, end: int) -> None:
+        while start < end:
+            data = os.pread(fd, min(end - start, _PIECE_BYTES), start)
+            if not data:
+                raise _shorter(visit)
+            self._sink.write(data)
+            start += len(data)
+
+    def _write_zeros(self, count: int) -> None:
+        """A hole, which is not read: that would fill the machine's page cache with zeros."""
+        while count:
+            piece = _ZEROS[: min(count, _PIECE_BYTES)]
+            self._sink.write(piece)
+            count -= len(piece)
 
     def _write(self, visit: Visit, header: Header) -> None:
         if len(header.name) > self._limits.path_bytes:
@@ -193,6 +211,10 @@ class _Packing:
         if CAPABILITY in kept:
             kept[CAPABILITY] = shown_capability(kept[CAPABILITY], self._ownership)
         return kept
+
+
+def _shorter(visit: Visit) -> SubstrateFailed:
+    return SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
 
 
 def _too_much(what: str, visit: Visit, hint: str | None = None) -> InvalidRequest:

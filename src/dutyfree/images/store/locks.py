@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.errors import CapacityError
 
 BUSY_S = 60.0
@@ -42,6 +43,7 @@ def attempt(path: Path) -> FileLock | None:
             return None
         # The holder before us may have removed the file after we opened it: what we locked then is no lock at all.
         if is_at(path, fd):
+            fork_safety.keep_from_children(fd)
             return FileLock(path, fd)
         free(fd)
 
@@ -102,7 +104,7 @@ def pauses(timeout_s: float) -> Iterator[None]:
 def free(fd: int) -> None:
     """Let go of a lock, also if a child that was forked meanwhile still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+    fork_safety.close(fd)
 
 
 def is_at(path: Path, fd: int) -> bool:

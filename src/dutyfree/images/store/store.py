@@ -106,7 +106,9 @@ class Store:
         with self.staging() as directory:
             copy = directory / "tree"
             copy_tree(tree, copy, link=link, on_bytes=on_bytes)
-            return self.add(copy, pack(copy, None, self.ownership), origin, canonical=True)
+            # Read again, and counted once: a listener hears of 0 bytes, so that it can end this, too.
+            digest = pack(copy, None, self.ownership, None if on_bytes is None else lambda _bytes: on_bytes(0))
+            return self.add(copy, digest, origin, canonical=True)
 
     def hold(self, layers: Iterable[str]) -> Hold:
         """Keep layers from being pruned until the hold is released, or this process ends.

@@ -8,16 +8,18 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from dutyfree.errors import SubstrateFailed
+from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
 from dutyfree.images.trees.descent import Descent, Visit, open_file
 from dutyfree.images.trees.disk import quoted
+from dutyfree.images.trees.holes import stretches
 from dutyfree.images.trees.links import FirstNames, allowed_moves
 
 FIRST_NAMES_BYTES: Final = 256 * 1024 * 1024
 """Past that, what has several names is copied for each of them."""
-_PIECE_BYTES: Final = 64 * 1024 * 1024
+_PIECE_BYTES: Final = 8 * 1024 * 1024
+"""Between two pieces, `on_bytes` can end the work."""
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where a hard link cannot be, a copy can.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP})
@@ -50,6 +52,7 @@ class Copying:
 
     def begin_directory(self, name: bytes, source_fd: int, *, opaque: bool) -> None:
         """A directory, to be filled, and ended by `end_directory`; without a name, the one where the tree begins."""
+        self._count(0)
         if name:
             os.mkdir(name, 0o700, dir_fd=self._target.fd)
             self._target.enter(name)
@@ -67,6 +70,7 @@ class Copying:
         """Anything but a directory, met in the tree numbered `tree`; the numbers tell their hard links apart."""
         name, mode, target_fd = visit.name, visit.info.st_mode, self._target.fd
         self._entries += 1
+        self._count(0)
         if is_whiteout(visit.info):
             make_whiteout(name, target_fd, self._ownership)
         elif stat.S_ISREG(mode):
@@ -129,15 +133,15 @@ class Copying:
 
     def _copy_content(self, source_fd: int, target_fd: int, visit: Visit) -> None:
         size = visit.info.st_size
-        is_sparse = visit.info.st_blocks * 512 < size
-        end = 0
-        while end < size:
-            start, end = _next_data(source_fd, end, size) if is_sparse else (0, size)
-            if not _copy_range(source_fd, target_fd, start, end):
-                raise SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
-            self._count(end - start)
-        if is_sparse:
-            os.ftruncate(target_fd, size)
+        if visit.info.st_blocks * 512 < size:
+            _lengthen(target_fd, size, visit)  # first: where the size is refused, so are the places of its data
+        for start, end in stretches(source_fd, visit.info):
+            while start < end:
+                copied = _copy_piece(source_fd, target_fd, start, min(end - start, _PIECE_BYTES))
+                if not copied:
+                    raise SubstrateFailed(f"{quoted(visit.path)} became shorter while it was read")
+                start += copied
+                self._count(copied)
 
     def _settle(self, fd: int, info: os.stat_result, xattrs: dict[str, bytes] | None = None) -> None:
         """Owner, attributes, mode, times: in this order, or one would undo or forbid another."""
@@ -155,33 +159,27 @@ class Copying:
         os.utime(name, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=fd, follow_symlinks=False)
 
     def _count(self, size_bytes: int) -> None:
-        if self._on_bytes is not None and size_bytes:
+        """Tell of progress, also of 0 bytes: the listener may raise, to end the work."""
+        if self._on_bytes is not None:
             self._on_bytes(size_bytes)
 
 
-def _next_data(fd: int, at: int, size: int) -> tuple[int, int]:
-    """The next stretch that is no hole; an empty one at the end of the file."""
+def _lengthen(fd: int, size: int, visit: Visit) -> None:
     try:
-        start = min(os.lseek(fd, at, os.SEEK_DATA), size)
+        os.ftruncate(fd, size)
     except OSError as error:
-        if error.errno != errno.ENXIO:
+        if error.errno != errno.EFBIG:
             raise
-        return size, size
-    return start, max(min(os.lseek(fd, start, os.SEEK_HOLE), size), start) if start < size else size
+        message = f"{quoted(visit.path)} is a file of {size} bytes, and the disk for layers can hold none of that size"
+        raise InvalidRequest(message, hint="remove the file, or make it shorter") from error
 
 
-def _copy_range(source_fd: int, target_fd: int, start: int, end: int) -> bool:
-    """Whether all of it was there to be copied. The kernel moves the bytes, or shares them where disks can."""
-    while start < end:
-        count = min(end - start, _PIECE_BYTES)
-        try:
-            copied = os.copy_file_range(source_fd, target_fd, count, start, start)
-        except OSError as error:
-            if error.errno not in _NO_RANGE:
-                raise
-            os.lseek(target_fd, start, os.SEEK_SET)
-            copied = os.sendfile(target_fd, source_fd, start, count)
-        if not copied:
-            return False
-        start += copied
-    return True
+def _copy_piece(source_fd: int, target_fd: int, start: int, count: int) -> int:
+    """How many bytes were copied; 0 at the end. The kernel moves them, or shares them where disks can."""
+    try:
+        return os.copy_file_range(source_fd, target_fd, count, start, start)
+    except OSError as error:
+        if error.errno not in _NO_RANGE:
+            raise
+        os.lseek(target_fd, start, os.SEEK_SET)
+        return os.sendfile(target_fd, source_fd, start, count)

@@ -55,8 +55,9 @@ def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Calla
 
     Kept are owners, modes, times, hard links, holes, deletions, opaque marks, users' attributes and capabilities; left
     out are sockets, device nodes below /dev, and the notes of overlay mounts. With `link` files are shared, not copied,
-    where the file system allows. `on_bytes` hears of all data. Raises InvalidRequest for what no layer can hold,
-    CapacityError, SubstrateFailed also where the source changes meanwhile; the target is then of no use.
+    where the file system allows. `on_bytes` hears of all data, piece by piece, and of each entry; what it raises ends
+    the work. Raises InvalidRequest for what no layer can hold, CapacityError, SubstrateFailed also where the source
+    changes meanwhile; the target is then of no use.
     """
     ownership = Ownership.here()
     with (
@@ -75,7 +76,15 @@ def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Calla
                 copying.begin_directory(visit.name, here.fd, opaque=is_opaque(here.fd, ownership))
 
 
-def merge_trees(trees: Sequence[Path], target: Path, *, bottom: bool, ownership: Ownership, link: bool = False) -> None:
+def merge_trees(
+    trees: Sequence[Path],
+    target: Path,
+    *,
+    bottom: bool,
+    ownership: Ownership,
+    link: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+) -> None:
     """Make one layer, in `target` as for `copy_tree`, that has the effect of all `trees`, bottom first.
 
     With `bottom` nothing lies below it: it holds no deletions and no opaque marks. Raises as `copy_tree` does.
@@ -84,10 +93,10 @@ def merge_trees(trees: Sequence[Path], target: Path, *, bottom: bool, ownership:
         raise InvalidRequest("there are no layers to merge")
     with contextlib.ExitStack() as stack:
         stack.enter_context(disk_errors(f"cannot merge {len(trees)} layers"))
-        stack.enter_context(alone(trees))
+        stack.enter_context(alone(trees, on_bytes))
         open_most = _OPEN_MOST // len(trees)
         top_first = [stack.enter_context(Descent.at(tree, open_most)) for tree in reversed(trees)]
-        copying = stack.enter_context(_placed(target, ownership, link=link))
+        copying = stack.enter_context(_placed(target, ownership, link=link, on_bytes=on_bytes))
         _Merging(top_first, copying, ownership).run(has_below=not bottom)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dutyfree.errors import Unsupported
-from dutyfree.images.blocking import in_thread
+from dutyfree.images.blocking import stoppable
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
@@ -52,7 +52,9 @@ class Chains:
                 frozen.append(self._frozen.find(name))
             used = stored
             if len(stored) > MAX_STORED:
-                used = await in_thread(flattened, self._store, stored, bottom=not image.over_host)
+                used = await stoppable(
+                    lambda on_bytes: flattened(self._store, stored, bottom=not image.over_host, on_bytes=on_bytes)
+                )
             return self._chain(image, used, stored, tuple(frozen))
         except BaseException:
             for layer in frozen:

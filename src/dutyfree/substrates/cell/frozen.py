@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
-from dutyfree.images.blocking import in_thread
+from dutyfree.images.blocking import stoppable
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
@@ -59,12 +59,15 @@ class FrozenLayers:
         return self._add(FrozenLayer(self._name(number), number, lower, self.seen(path)))
 
     async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
-        """One layer with the effect of all, bottom first. Raises CapacityError (the disk is full), SubstrateFailed."""
+        """One layer with the effect of all, bottom first.
+
+        Raises CapacityError (the disk is full), InvalidRequest for what no layer can hold, SubstrateFailed.
+        """
         self._check_room()
         directory = Path(self._setting.disk_directory, str(number))
         target = directory / "upper"
         try:
-            await in_thread(self._fill, target, [layer.tree for layer in layers])
+            await stoppable(lambda on_bytes: self._fill(target, [layer.tree for layer in layers], on_bytes))
         except BaseException:
             await asyncio.to_thread(remove_tree, directory)
             raise
@@ -73,12 +76,13 @@ class FrozenLayers:
         self.settle(layer)
         return layer
 
-    def _fill(self, target: Path, trees: list[Path]) -> None:
+    def _fill(self, target: Path, trees: list[Path], on_bytes: Callable[[int], None]) -> None:
         target.mkdir(parents=True)
         if len(trees) == 1:
-            copy_tree(trees[0], target)
+            copy_tree(trees[0], target, on_bytes=on_bytes)
         else:
-            merge_trees(trees, target, bottom=False, ownership=Ownership(None if self._setting.rootless else 0))
+            ownership = Ownership(None if self._setting.rootless else 0)
+            merge_trees(trees, target, bottom=False, ownership=ownership, on_bytes=on_bytes)
 
     def settle(self, layer: FrozenLayer) -> None:
         """What it was the writable space of is dead: look at what is in it."""

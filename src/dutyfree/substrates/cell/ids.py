@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 
 RANGES = 0x1000
@@ -48,6 +49,7 @@ class IdRanges:
     def __init__(self, file: Path) -> None:
         """Raises OSError."""
         self.lock_fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fork_safety.keep_from_children(self.lock_fd)
         self._idle: list[int] = []
         self._held: set[int] = set()
         """Idle or not; the kernel sees no conflict between two locks of one open file."""
@@ -83,4 +85,4 @@ class IdRanges:
 
     def close(self) -> None:
         """Give all of them back."""
-        os.close(self.lock_fd)
+        fork_safety.close(self.lock_fd)

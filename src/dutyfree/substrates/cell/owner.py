@@ -40,9 +40,10 @@ class Owner:
 
     def release(self, cgroups: Cgroups) -> None:
         """Give the claim up and remove what a spawner that was killed has left; it has gone already."""
-        _remove_cgroups(cgroups, self.name)
+        if self.claimed.ours:
+            _remove_cgroups(cgroups, self.name)
+            claims.forget(self.disk_directory)
         self.ids.close()
-        claims.forget(self.disk_directory)
         self.claimed.release()
 
 

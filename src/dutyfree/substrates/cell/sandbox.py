@@ -56,6 +56,11 @@ class Cell:
         self.pid = 0
         self.spawned_ns = 0
 
+    @property
+    def spawner_pid(self) -> int:
+        """The parent of its first process; 0 once that has ended."""
+        return self._spawner.pid or 0
+
     def counters(self) -> LimitCounters:
         """What the cell's cgroups have counted so far."""
         return self._counters.counters()
@@ -220,7 +225,7 @@ class CellSandbox(ReplaceableSandbox):
         substrate, channel = self._substrate, self._runner.channel
         channel.standing_still = True
         try:
-            async with standstill(self.pid, substrate.freezer(self._cell)):
+            async with standstill(self.pid, self._cell.spawner_pid, substrate.freezer(self._cell)):
                 copied = await substrate.frozen.copy([shown], substrate.next_number())
         finally:
             channel.standing_still = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dutyfree.images.blocking import in_thread
+from dutyfree.images.blocking import stoppable
 from dutyfree.model import Image
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
@@ -25,10 +26,13 @@ class CellSnapshot(KeptSnapshot):
     async def _put(self) -> Image:
         for layer in self._chain.frozen:
             if layer.stored is None or not self._substrate.store.has(layer.stored):
-                adopted = await in_thread(self._substrate.store.adopt, layer.tree, "built", link=True)
-                layer.stored = adopted.digest
+                layer.stored = await self._adopted(layer.tree)
         names = (*self._chain.stored, *(layer.stored or layer.name for layer in self._chain.frozen))
         return replace(self._image, layers=names)
+
+    async def _adopted(self, tree: Path) -> str:
+        store = self._substrate.store
+        return (await stoppable(lambda on_bytes: store.adopt(tree, "built", link=True, on_bytes=on_bytes))).digest
 
     async def _let_go(self) -> None:
         self._substrate.chains.release(self._chain)

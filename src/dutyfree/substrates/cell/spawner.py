@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
 from dutyfree.wire.fields import Fields
@@ -68,14 +69,15 @@ class Spawner:
     async def open(self, *kept_fds: int, rootless: bool) -> None:
         """Start the process; `kept_fds` stay open for as long as it lives."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_MESSAGE_BYTES)
-        with theirs:
+        with theirs, fork_safety.own_handle() as host:
             command = [str(self._binary), "--control", str(theirs.fileno()), "--guest", str(self._guest)]
-            command += ["--rootless", "1" if rootless else "0"]
+            command += ["--host", str(host), "--rootless", "1" if rootless else "0"]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns as soon as the process exists
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=(theirs.fileno(), *kept_fds), env={}, cwd="/",
+                pass_fds=(theirs.fileno(), host, *kept_fds), env={}, cwd="/",
             )  # fmt: skip
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
@@ -253,6 +255,8 @@ class Spawner:
     def _release_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
+            with contextlib.suppress(OSError):  # it may be dead already
+                self._control.shutdown(socket.SHUT_RDWR)  # holds for copies in forked children, too
             self._control.close()
             self._control = None
 
@@ -262,7 +266,7 @@ class Spawner:
         if process is None:
             return
         if self._control is not None:
-            self._died()  # closing the socket is the order to stop; whoever still waits is told
+            self._died()  # the end of the socket is the order to stop; whoever still waits is told
         try:
             await asyncio.to_thread(process.wait, FAREWELL_S)
         except subprocess.TimeoutExpired:

@@ -35,11 +35,11 @@ def _tasks(pid: int) -> list[Path]:
 
 
 @asynccontextmanager
-async def standstill(guest_pid: int, cgroup: str | None) -> AsyncIterator[None]:
+async def standstill(guest_pid: int, spawner_pid: int, cgroup: str | None) -> AsyncIterator[None]:
     """No process of the cell runs inside the block. `cgroup`: its group, on version 2, where the kernel can do it.
 
     Elsewhere they are stopped by a signal, which programs that watch for SIGCONT can notice afterwards.
-    Raises CapacityError if they do not stop, SubstrateFailed.
+    Raises CapacityError if they do not stop, SubstrateFailed if the guest is no child of the spawner any more.
     """
     if cgroup is not None and _can_freeze(cgroup):
         try:
@@ -49,14 +49,12 @@ async def standstill(guest_pid: int, cgroup: str | None) -> AsyncIterator[None]:
             with contextlib.suppress(OSError):  # it is gone with the sandbox, which was destroyed meanwhile
                 _write(cgroup, "0")
         return
-    stopped: list[int] = []
+    family = _Family(guest_pid, spawner_pid)
     try:
-        await _stop(guest_pid, stopped)
+        await family.stop()
         yield
     finally:
-        for pid in reversed(stopped):  # children first: a shell must not see its job stopped
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        family.go_on()
 
 
 def _can_freeze(cgroup: str) -> bool:
@@ -88,27 +86,83 @@ def _write(cgroup: str, value: str) -> None:
     Path(cgroup, "cgroup.freeze").write_text(value)
 
 
-async def _stop(guest_pid: int, stopped: list[int]) -> None:
-    """Stop the guest and all its descendants; `stopped` gets those that ran before, in the order of their stopping.
+class _Family:
+    """The guest and all its descendants, on a machine that cannot freeze them.
 
-    A parent stands still before its children are stopped: it can start no more of them, and one that waits for a child
-    of vfork can stand still only once that child has gone on. Orphans come to the guest at any moment, so it is done
-    until two rounds have found the same processes, and all of them still.
+    Between reading a process id and sending a signal to it, the process may die and its id become that of a process of
+    the host. So signals go through a pidfd, whose process is first looked at: as long as it lives, its id is its own.
     """
-    deadline = time.monotonic() + WITHIN_S
-    before: list[int] = []
-    family = [guest_pid]
-    while family != before:
-        before, family = family, [guest_pid]
-        for pid in family:
-            if not _is_still(pid):
-                before = []
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-                    stopped.append(pid)
-            while not _is_still(pid):
-                await _pause(deadline)
-            family += children(pid)
+
+    def __init__(self, guest_pid: int, spawner_pid: int) -> None:
+        self._guest_pid = guest_pid
+        self._spawner_pid = spawner_pid
+        self._namespace: int | None = None
+        """The pid namespace of the cell, once the guest was seen."""
+        self._stopped: list[int] = []
+        """Those that ran before, in the order of their stopping."""
+
+    async def stop(self) -> None:
+        """Stop all of them.
+
+        A parent stands still before its children are stopped: it can start no more of them, and one that waits for a
+        child of vfork can stand still only once that child has gone on. Orphans come to the guest at any moment, so it
+        is done until two rounds have found the same processes, and all of them still.
+        """
+        deadline = time.monotonic() + WITHIN_S
+        if not self._signal(self._guest_pid, 0):
+            raise SubstrateFailed("the sandbox died while it was made to stand still")
+        before: list[int] = []
+        family = [self._guest_pid]
+        while family != before:
+            before, family = family, [self._guest_pid]
+            for pid in family:
+                if not _is_still(pid):
+                    before = []
+                    if not self._signal(pid, signal.SIGSTOP):  # it is gone; the next round does not find it
+                        await _pause(deadline)
+                        continue
+                while not _is_still(pid):
+                    await _pause(deadline)
+                family += children(pid)
+
+    def go_on(self) -> None:
+        """Let those go on that were stopped."""
+        for pid in reversed(self._stopped):  # children first: a shell must not see its job stopped
+            self._signal(pid, signal.SIGCONT)
+
+    def _signal(self, pid: int, number: int) -> bool:
+        """Send a signal to a process of the cell; False if there is none of this id. 0 only asks."""
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        except OSError as error:
+            raise CapacityError(f"a process of the sandbox cannot be stopped: {error.strerror}") from None
+        try:
+            if not self._is_ours(pid):
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+        if number == signal.SIGSTOP:
+            self._stopped.append(pid)
+        return True
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is of the cell; one that may not be looked at is not."""
+        try:
+            namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
+            if self._namespace is None and _parent(pid) == self._spawner_pid:
+                self._namespace = namespace
+        except OSError:
+            return False
+        return namespace == self._namespace
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
 
 
 def _is_still(pid: int) -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from dutyfree import fork_safety
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import has_roots_id, is_root
@@ -139,6 +140,7 @@ class CellSubstrate(Substrate):
     def stream(self) -> tuple[Channel, socket.socket]:
         """The two ends of a new cell's wire: ours speaks already, theirs is for `spawn`."""
         ours, theirs = socket.socketpair()
+        fork_safety.keep_from_children(theirs.fileno())  # with a copy of it, nobody would see the guest's end
         return Channel.over_socket(ours), theirs
 
     async def spawn(self, spec: SandboxSpec, chain: Chain, channel: Channel, theirs: socket.socket) -> Cell:

@@ -12,9 +12,16 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
-from dutyfree.contract import DEFAULT_DOWNLOAD_LIMIT_BYTES, DEFAULT_READ_LIMIT_BYTES, Files
+from dutyfree.contract import (
+    DEFAULT_DOWNLOAD_LIMIT_BYTES,
+    DEFAULT_FILE_TIMEOUT_S,
+    DEFAULT_READ_LIMIT_BYTES,
+    DEFAULT_TRANSFER_TIMEOUT_S,
+    Files,
+)
 from dutyfree.errors import FileFailed, InvalidRequest
 from dutyfree.model import FileInfo
+from dutyfree.model.action import check_timeout
 from dutyfree.substrates.fake.tree import Directory, Node, Regular, Symlink, Tree, info
 
 
@@ -25,44 +32,52 @@ class FakeFiles(Files):
         self._tree = tree
         self._check_alive = check_alive
 
-    async def read(self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        with self._operation("read", path):
+    async def read(
+        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> bytes:
+        with self._operation("read", path, timeout_s):
             data = self._tree.regular(path).data
             if len(data) > limit_bytes:
                 raise _refusal(errno.EFBIG)
             return bytes(data)
 
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        with self._operation("write", path):
+    async def write(
+        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
+        with self._operation("write", path, timeout_s):
             self._tree.replace(path, Regular(bytearray(data), mode))
 
-    async def append(self, path: str, data: bytes) -> None:
-        with self._operation("append to", path):
+    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        with self._operation("append to", path, timeout_s):
             self._tree.create(path).data.extend(data)
 
-    async def list(self, path: str) -> list[FileInfo]:
-        with self._operation("list", path):
+    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+        with self._operation("list", path, timeout_s):
             return [info(name, node) for name, node in sorted(self._tree.directory(path).children.items())]
 
-    async def stat(self, path: str) -> FileInfo:
-        with self._operation("stat", path):
+    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+        with self._operation("stat", path, timeout_s):
             return info(posixpath.basename(path.rstrip("/")) or "/", self._tree.find(path, follow=False))
 
-    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> None:
-        with self._operation("make directory", path):
+    async def mkdir(
+        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
+        with self._operation("make directory", path, timeout_s):
             self._tree.make_directory(path, parents=parents, mode=mode)
 
-    async def move(self, source: str, target: str) -> None:
+    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         _check_path(target)
-        with self._operation("move", source):
+        with self._operation("move", source, timeout_s):
             self._tree.move(source, target)
 
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        with self._operation("remove", path):
+    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        with self._operation("remove", path, timeout_s):
             self._tree.remove(path, recursive=recursive)
 
-    async def upload(self, local: str | PathLike[str], path: str) -> None:
-        with self._operation("upload to", path):
+    async def upload(
+        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
+    ) -> None:
+        with self._operation("upload to", path, timeout_s):
             node = await asyncio.to_thread(_load, Path(local))
             self._check_alive()
             if not isinstance(node, Directory):
@@ -72,9 +87,14 @@ class FakeFiles(Files):
             _merge(self._tree.directory(path), node)
 
     async def download(
-        self, path: str, local: str | PathLike[str], *, limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES
+        self,
+        path: str,
+        local: str | PathLike[str],
+        *,
+        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
-        with self._operation("download", path):
+        with self._operation("download", path, timeout_s):
             node = self._tree.find(path)
             if _size_bytes(node) > limit_bytes:
                 raise _refusal(errno.EFBIG)
@@ -82,9 +102,11 @@ class FakeFiles(Files):
             await asyncio.to_thread(_store, node, Path(local))
 
     @contextmanager
-    def _operation(self, verb: str, path: str) -> Iterator[None]:
+    def _operation(self, verb: str, path: str, timeout_s: float) -> Iterator[None]:
+        """Nothing in memory takes long enough to run out of time."""
         self._check_alive()
         _check_path(path)
+        check_timeout(timeout_s)
         try:
             yield
         except OSError as error:

@@ -2,7 +2,8 @@
 
 It lives in a mount namespace of its own, so that the roots of sandboxes are nobody else's business and are gone with
 it; and whatever gVisor leaves without a parent becomes its child, so that the dead are buried at once. When its control
-socket ends, it kills all that it keeps, removes what it was told to, and exits: also when our process was killed.
+socket or our process ends, it kills all that it keeps, removes what it was told to, and exits: also when our process
+was killed and a child that it had forked keeps a copy of the socket.
 
 Requests and answers are JSON, one per packet, matched by `id`::
 
@@ -56,21 +57,25 @@ def umount(target: str) -> None:
 class Keeper:
     """Single-threaded: nothing here waits, but for packets and for the deaths of children."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, host: int) -> None:
         self._control = control
+        self._host = host
+        """A pidfd of the process that it serves."""
         self._spawned: dict[int, int] = {}
         """Process to request."""
         self._dying: dict[int, bytes] = {}
         """Request to marker."""
 
     def serve(self) -> None:
-        """Until the control socket ends."""
+        """Until the control socket ends, or the process that it serves."""
         awake, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._answer(0)
         while True:
-            ready, _, _ = select.select([self._control.fileno(), awake], [], [])
+            ready, _, _ = select.select([self._control.fileno(), self._host, awake], [], [])
+            if self._host in ready:
+                return
             if awake in ready:
                 os.read(awake, 4096)
                 self._bury()
@@ -227,15 +232,15 @@ def _move_in(base: str, claim: str) -> int:
 
 
 def main(argv: list[str]) -> None:
-    """`keeper.py CONTROL LOCK BASE CLAIM SCRATCH[:SCRATCH...] [GROUP...]`; CONTROL and LOCK are descriptors."""
-    control_fd, lock_fd, base, claim, scratch, *groups = argv
-    for fd in (control_fd, lock_fd):  # neither is gVisor's business; the lock says that the keeper is alive
+    """`keeper.py CONTROL HOST LOCK BASE CLAIM SCRATCH[:SCRATCH...] [GROUP...]`; the first three are descriptors."""
+    control_fd, host_fd, lock_fd, base, claim, scratch, *groups = argv
+    for fd in (control_fd, host_fd, lock_fd):  # none is gVisor's business; the lock says that the keeper is alive
         os.set_inheritable(int(fd), False)
     os.umask(0o022)
     _libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     parent = _move_in(base, claim)
     with socket.socket(fileno=int(control_fd)) as control:
-        Keeper(control).serve()
+        Keeper(control, int(host_fd)).serve()
     _end([claim, *filter(None, scratch.split(":"))], groups)
     shutil.rmtree(Path(claim).name, ignore_errors=True, dir_fd=parent)
 

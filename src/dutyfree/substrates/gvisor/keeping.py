@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import fork_safety
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import keeper
@@ -53,13 +55,15 @@ class Keeping:
     async def start(cls, claimed: claims.Claim, scratch: Sequence[Path], groups: Sequence[str]) -> Keeping:
         """Start one, which removes `scratch` and the control groups when it ends. Raises SubstrateUnavailable."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = [str(theirs.fileno()), str(claimed.lock_fd), str(claims.state_base()), str(claimed.directory)]
-        arguments += [":".join(map(str, scratch)), *groups]
-        with theirs:
+        fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
+        with theirs, fork_safety.own_handle() as host:
+            inherited = (theirs.fileno(), host, claimed.lock_fd)
+            arguments = [*map(str, inherited), str(claims.state_base()), str(claimed.directory)]
+            arguments += [":".join(map(str, scratch)), *groups]
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", keeper.__file__, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(), claimed.lock_fd), start_new_session=True,
+                pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
         keeping = cls(process, ours)
         try:
@@ -172,6 +176,8 @@ class Keeping:
             return
         self._open = False
         self._loop.remove_reader(self._control.fileno())
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # a copy in a child that C code has forked must not keep it open
         self._control.close()
         for waiting in self._waiting.values():
             if not waiting.done():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread
+from dutyfree.images.blocking import in_thread, stoppable
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.images.trees import copy_tree, merge_trees
@@ -88,7 +88,7 @@ class Layers:
             raise Unsupported(f"gVisor cannot start from an image {kind}", hint="build one over `debian:` or `oci:`")
         if len(stored) <= MAX_STORED:
             return stored
-        return await in_thread(flattened, self._store, stored, bottom=True)
+        return await stoppable(lambda on_bytes: flattened(self._store, stored, bottom=True, on_bytes=on_bytes))
 
     def nothing(self) -> Footing:
         """Stand on the floor alone."""
@@ -105,7 +105,7 @@ class Layers:
         layer = LiveLayer(f"live:{self._owner}-{number}", self._directory / f"live-{number}")
         below = [footing.live.tree] if footing.live else []
         try:
-            await in_thread(self._fill, layer, [*below, upper])
+            await stoppable(lambda on_bytes: self._fill(layer, [*below, upper], on_bytes))
         except BaseException:
             await in_thread(remove_tree, layer.directory)
             raise
@@ -115,12 +115,12 @@ class Layers:
         finally:
             self._drop(layer)
 
-    def _fill(self, layer: LiveLayer, trees: list[Path]) -> None:
+    def _fill(self, layer: LiveLayer, trees: list[Path], on_bytes: Callable[[int], None]) -> None:
         layer.tree.mkdir(parents=True)
         if len(trees) == 1:
-            copy_tree(trees[0], layer.tree)
+            copy_tree(trees[0], layer.tree, on_bytes=on_bytes)
         else:
-            merge_trees(trees, layer.tree, bottom=False, ownership=self._store.ownership)
+            merge_trees(trees, layer.tree, bottom=False, ownership=self._store.ownership, on_bytes=on_bytes)
         with contextlib.suppress(OSError):  # gVisor makes this one, for itself, whatever was there before
             (layer.tree / "dev").rmdir()
 
@@ -130,7 +130,9 @@ class Layers:
         if live is None:
             return footing.image
         if live.stored is None or not self._store.has(live.stored):
-            live.stored = (await in_thread(self._store.adopt, live.tree, "built", link=True)).digest
+            tree, store = live.tree, self._store
+            adopted = await stoppable(lambda on_bytes: store.adopt(tree, "built", link=True, on_bytes=on_bytes))
+            live.stored = adopted.digest
         return replace(footing.image, layers=(*footing.stored, live.stored))
 
     def release(self, footing: Footing) -> None:

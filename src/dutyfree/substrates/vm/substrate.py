@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from dutyfree import fork_safety
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT
 from dutyfree.images.blocking import in_thread
@@ -205,7 +205,9 @@ class VMSubstrate(EngineSubstrate):
         try:
             await self._provider.close()
         except BaseException:
-            os.close(claim.lock_fd)  # the directory stays: by it, whoever comes after this process finds what is left
+            fork_safety.close(
+                claim.lock_fd
+            )  # the directory stays: by it, whoever comes after this process finds what is left
             raise
         await in_thread(claim.release)
 

@@ -83,6 +83,23 @@ async def append(context: Context) -> None:
     expect.equal(await box.files.read(path), b"one\ntwo\n", "the content")
 
 
+@check("files.timeout", "a file call past its timeout raises ETIMEDOUT, and the sandbox goes on", needs=NEEDS)
+async def timeout(context: Context) -> None:
+    box = await context.sandbox()
+    path = f"{await context.scratch(box)}/data"
+    data = bytes(range(256)) * 65536
+    await box.files.write(path, data)
+    try:
+        await box.files.read(path, timeout_s=0.001)  # where it takes no longer, it is in time
+    except FileFailed as error:
+        expect.equal(error.errno, errno.ETIMEDOUT, "the errno")
+    expect.true(await box.files.read(path) == data, "the next call does not give the content")
+    with expect.raises(InvalidRequest, what="a timeout of no time"):
+        await box.files.read(path, timeout_s=0)
+    with expect.raises(InvalidRequest, what="a timeout of no time"):
+        await box.files.upload(__file__, path, timeout_s=-1)
+
+
 @check("files.list", "list names every entry, sorted, each with its kind, size and link target", needs=NEEDS)
 async def list_entries(context: Context) -> None:
     box = await context.sandbox()

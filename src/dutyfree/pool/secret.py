@@ -1,0 +1,104 @@
+"""Values that show nowhere: not when they are printed, logged or pickled, nor in reports that show a frame's locals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, SupportsIndex
+
+from dutyfree.errors import InvalidRequest
+
+_MASK: Final = "'***'"
+
+
+class Secret:
+    """A value that shows nowhere but where it is asked for by `reveal`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | bytes | Secret) -> None:
+        """Text that cannot be encoded is refused when it is revealed: an error here would carry it along."""
+        self._value: bytes | None = value._value if isinstance(value, Secret) else _encoded(value)
+
+    def reveal(self) -> str:
+        """The value as text. Raises InvalidRequest if it is none."""
+        text = _decoded(self._value)
+        if text is None:
+            raise InvalidRequest("a secret of the environment is not UTF-8 text")
+        return HiddenText(text)
+
+    def reveal_bytes(self) -> bytes:
+        """The value. Raises InvalidRequest for text that cannot be encoded."""
+        if self._value is None:
+            raise InvalidRequest("a secret is text that cannot be encoded as UTF-8")
+        return HiddenBytes(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+
+class HiddenText(str):
+    """A secret on its way: text like any other, but for how it is shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return _MASK
+
+    def __getitem__(self, key: SupportsIndex | slice) -> HiddenText:
+        return HiddenText(super().__getitem__(key))  # printers shorten what is long
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+
+class HiddenBytes(bytes):
+    """The same for bytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return _MASK
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return HiddenBytes(found) if isinstance(found, bytes) else found
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+
+def conceal(values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Secrets as a caller gives them, so that no frame of ours has them in plain. What is no secret stays as it is."""
+    if not isinstance(values, Mapping):
+        return values
+    return {name: Secret(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
+
+
+def conceal_lease(lease: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a lease, its secrets concealed."""
+    return {name: conceal(value) if name in ("secrets", "secret_files") else value for name, value in lease.items()}
+
+
+def _encoded(value: object) -> bytes | None:
+    if not isinstance(value, str | bytes):
+        raise InvalidRequest(f"a secret is text or bytes, not {type(value).__name__}")
+    try:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError:
+        return None
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
