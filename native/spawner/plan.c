@@ -202,6 +202,15 @@ static bool show(const struct arguments *a) {
     return do_mount(&bind) || errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
 }
 
+static bool overlay_part(const struct arguments *a) {
+    char flags[24];
+    snprintf(flags, sizeof flags, "%lu", (unsigned long)MS_NODEV);
+    struct arguments part = {.text = {"overlay", a->text[0], "overlay", flags, a->text[1]}, .count = 5};
+    if (do_mount(&part)) return true;
+    part.text[4] = a->text[2];
+    return errno == ENOENT && do_mount(&part);
+}
+
 static bool translate(const char *path) {
     if (!own_ids) return true;
     int tree = ids_translate(path, IDS_FD);
@@ -238,7 +247,7 @@ bool operation_do(const struct field *field, struct step *step) {
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
                   {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_COPY, 4, 1},     {OP_UNMOUNT, 1, 0},  {OP_SHOW, 2, 1},
-                  {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}};
+                  {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}, {OP_PART, 3, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -259,6 +268,7 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_COPY: copy_file(&a), done = true; break;
     case OP_UNMOUNT: done = umount2(a.text[0], MNT_DETACH | UMOUNT_NOFOLLOW) == 0; break;
     case OP_SHOW: done = show(&a); break;
+    case OP_PART: done = overlay_part(&a); break;
     case OP_IDMAP: done = translate(a.text[0]); break;
     case OP_TRY_IDMAP: done = try_translation(&a); break;
     case OP_CGROUP_NS: done = unshare(CLONE_NEWCGROUP) == 0; break;

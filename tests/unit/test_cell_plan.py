@@ -54,6 +54,12 @@ def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
     return [operation.arguments for operation in operations if operation.verb is verb]
 
 
+def overlays(operations: list[Operation]) -> list[tuple[str, str]]:
+    """Targets and options."""
+    mounts = [(each[1], each[4]) for each in arguments(operations, Verb.MOUNT) if each[2] == "overlay"]
+    return mounts + [(target, options) for target, *both in arguments(operations, Verb.PART) for options in both[:1]]
+
+
 HOST = HostRoot(
     top_level=(
         TopLevel("bin", 0o777, "usr/bin"),
@@ -124,8 +130,7 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
     host: HostRoot, rootless: bool, base: Base
 ) -> None:
     operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)
-    overlays = [options for _s, _t, kind, _f, options in arguments(operations, Verb.MOUNT) if kind == "overlay"]
-    for index, options in enumerate(overlays):
+    for index, (_target, options) in enumerate(overlays(operations)):
         order = options.removeprefix("lowerdir=").split(",")[0].split(":")
         assert not (rootless and any(each.startswith("/bases") for each in order)), "an ordinary user has none"
         if base.lowers and index == 0:
@@ -141,11 +146,9 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
 
 @given(host_roots(), st.booleans(), bases)
 def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, base: Base) -> None:
-    mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base), Verb.MOUNT)
-    for _source, target, kind, _flags, options in mounts:
-        if kind == "overlay":
-            [upper] = [each.removeprefix("upperdir=") for each in options.split(",") if each.startswith("upperdir=")]
-            assert upper == "/up/upper" + target.removeprefix("/new")
+    for target, options in overlays(plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)):
+        [upper] = [each.removeprefix("upperdir=") for each in options.split(",") if each.startswith("upperdir=")]
+        assert upper == "/up/upper" + target.removeprefix("/new")
 
 
 ROOTLESS_PARTS = (Part("/etc"), Part("/usr"), Part("/var"))
@@ -185,15 +188,14 @@ def test_copies_belong_to_the_cells_users() -> None:
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:
     host = replace(HOST, parts=(Part("/usr"),))
     assert any(target.endswith("/host/usr") for _s, target, *_r in arguments(spawner_plan(setting(host)), Verb.MOUNT))
-    mounts = arguments(plan.cell_plan(setting(host), 3, SandboxSpec()), Verb.MOUNT)
-    assert [target for _s, target, kind, *_r in mounts if kind == "overlay"] == ["/new", "/new/usr"]
+    seen = overlays(plan.cell_plan(setting(host), 3, SandboxSpec()))
+    assert [target for target, _options in seen] == ["/new", "/new/usr"]
 
 
 def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
     host = replace(HOST, parts=(Part("/usr").as_it_is("/usr/local is mounted below it"),))
     operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
-    mounts = arguments(operations, Verb.MOUNT)
-    assert not any(target == "/new/usr" and kind == "overlay" for _s, target, kind, *_r in mounts)
+    assert "/new/usr" not in dict(overlays(operations))
     assert arguments(operations, Verb.READ_ONLY) == [("/new/usr",)]
 
 
@@ -219,7 +221,7 @@ def test_without_privilege_a_directory_with_a_mount_below_it_is_taken_apart() ->
     assert parts["/usr"].links == (("lib64", "lib"),)
     host = replace(HOST, parts=tuple(parts.values()))
     operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
-    overlaid = [target for _s, target, kind, *_r in arguments(operations, Verb.MOUNT) if kind == "overlay"]
+    overlaid = [target for target, _options in overlays(operations)]
     assert overlaid == ["/new", "/new/usr/bin", "/new/usr/local/bin", "/new/usr/local/nv"]
 
 

@@ -41,6 +41,7 @@ class Verb(IntEnum):
     SHOW = 46
     IDMAP = 47
     TRY_IDMAP = 48
+    PART = 49
     USER = 64
     CAPS = 65
     EXEC = 66

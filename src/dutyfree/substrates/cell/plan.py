@@ -178,11 +178,11 @@ def _host_root(setting: Setting, base: Base) -> Plan:
             plan += [op(Verb.SHOW, f"/host{path}", f"/new{path}")]
             plan += [op(Verb.READ_ONLY, f"/new{path}")] if setting.rootless else []
         elif part.showing is Showing.OVERLAID:
-            lowers = [*base.directories(path), *_mask_of(setting, path), bases.get(path, f"/host{path}")]
-            plan += _inner_overlay(setting, path, lowers if len(lowers) > 1 else [*lowers, "/empty"])
+            above = [*base.directories(path), *_mask_of(setting, path)]
+            plan += _part(setting, path, above, bases.get(path, f"/host{path}"))
     for path, _mode in setting.mounted_masks:
         lowers = base.directories(path)
-        plan += _inner_overlay(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
+        plan += _mask(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
     return plan + [bind("/devices/null", f"/new{path}") for path in setting.mounted_file_masks]
 
 
@@ -192,19 +192,32 @@ def _mask_of(setting: Setting, path: str) -> list[str]:
     return [f"/mask{path}"] if has_one else []
 
 
-def _inner_overlay(setting: Setting, path: str, lowers: list[str]) -> Plan:
-    work = f"/up/works/{path[1:].replace('/', '-')}"
-    return [mkdir(work), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", work)]
+def _part(setting: Setting, path: str, above: list[str], host: str) -> Plan:
+    """A directory of the host's, which the host may remove at any time."""
+    lowers = [[*above, host], above or ["/empty"]]
+    with_it, without = (_options(setting, each, f"/up/upper{path}", _work(path)) for each in lowers)
+    return [mkdir(_work(path)), op(Verb.PART, f"/new{path}", with_it, without)]
+
+
+def _mask(setting: Setting, path: str, lowers: list[str]) -> Plan:
+    return [mkdir(_work(path)), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", _work(path))]
+
+
+def _work(path: str) -> str:
+    return f"/up/works/{path[1:].replace('/', '-')}"
 
 
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:
+    return mount("overlay", target, "overlay", MountFlag.NO_DEV, _options(setting, lowers, upper, work))
+
+
+def _options(setting: Setting, lowers: list[str], upper: str, work: str) -> str:
     # `volatile`: nothing of a cell has to survive a crash of the machine, so nothing waits for a disk. Without
     # redirects, an upper is a layer that every tool understands, and a hostile layer cannot lead anywhere. With
     # `xino`, all files have one device number, and stat and readdir name the same inode (docs/explanation/cells.md);
     # `xino=auto` would leave it off, since the kernel does not know how large a tmpfs's inode numbers may get.
     extra = "userxattr" if setting.rootless else "index=off,redirect_dir=nofollow,volatile"
-    options = f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=on,{extra}"
-    return mount("overlay", target, "overlay", MountFlag.NO_DEV, options)
+    return f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=on,{extra}"
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:
