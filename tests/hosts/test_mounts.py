@@ -81,7 +81,8 @@ def test_a_large_single_file(rootless: bool, home: Path) -> None:
     with (home / "driver").open("wb") as driver:
         driver.truncate(64 * 1024 * 1024)
     (home / "driver").chmod(0o644)
-    lived = live(f"mount --bind {home}/driver /usr/bin/env", "wc -c < /usr/bin/env", rootless=rootless, directory=home)
+    script = f"mount --bind {home}/driver /usr/bin/nohup"
+    lived = live(script, "wc -c < /usr/bin/nohup", rootless=rootless, directory=home)
     assert lived.seen == ["67108864\n"]
     assert "/usr/bin" in lived.unenforced["host-files"]
 
