@@ -162,8 +162,9 @@ static bool forget_times(const char *path) {
 }
 
 static void copy_file(const struct arguments *a) {
-    int source = open(a->text[0], O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (source < 0) return;
+    struct open_how how = {.flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    int source = (int)syscall(SYS_openat2, AT_FDCWD, a->text[0], &how, sizeof how);
+    if (source < 0) return; /* somebody may have put a link there, or in place of a directory */
     (void)copy_content(source, a);
     close(source);
 }

@@ -14,7 +14,7 @@ GROUPS = ("t00[0-1]", "t002[0-5]", "t00[3-9]", "t04", "t06", "t100", "t130", "t1
 WITHOUT = ("CURL", "EXPAT", "GETTEXT", "OPENSSL", "PYTHON", "TCLTK")
 SOURCES = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {} main\n"
 SCRIPT_TIMEOUT_S = 120
-LINE = re.compile(r"(ok|not ok) \d+ - (.*)")
+LINE = re.compile(r"(?P<how>ok|not ok) \d+ (?:- |# skip )(?P<name>.*?)(?P<note> # TODO .*| \(missing .*\))?$")
 
 
 class Git(Suite):
@@ -68,11 +68,11 @@ class Git(Suite):
             if line.startswith("script "):
                 script = line.removeprefix("script ").removesuffix(".sh")
             elif match := LINE.match(line):
-                name = f"{script}: {match[2].split(' # ')[0]}"
-                outcome = Outcome.PASSED if match[1] == "ok" else Outcome.FAILED
-                if "# skip" in line:
+                name = f"{script}: {match['name']}"
+                outcome = Outcome.PASSED if match["how"] == "ok" else Outcome.FAILED
+                if " # skip " in line:
                     outcome = Outcome.SKIPPED
-                elif "# TODO" in line:
+                elif " # TODO " in line:
                     outcome = Outcome.PASSED  # a breakage that git knows of
                 if found.get(name) is not Outcome.FAILED:
                     found[name] = outcome
