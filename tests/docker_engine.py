@@ -17,7 +17,7 @@ import pytest
 
 from engines_here import found
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts/docker-engine"
 BARE_IMAGE = "dutyfree-test/bare:latest"
 

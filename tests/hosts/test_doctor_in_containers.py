@@ -2,90 +2,34 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
-import sysconfig
-import tarfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from containers import ALL_OF_PROC, NO_FILTER, ROOTS, engine_with_image, in_container
 
-from docker_engine import ROOT, Engine, any_engine
-from dutyfree.native import spawner_path
+from docker_engine import Engine
 
 IMAGE = "dutyfree-test/python:latest"
-PYTHON = os.path.realpath(sys.executable)
 STEPS_TO_WORK = 3
 """How often what doctor says may have to be followed: a step that was not tried can fail for a reason of its own."""
-NO_FILTER = ("--security-opt", "seccomp=unconfined")
-ALL_OF_PROC = ("--security-opt", "systempaths=unconfined")
 USER = ("--user", "1000", "--tmpfs", "/tmp:exec", "--env", "HOME=/tmp")
 DROPPED = ("--cap-drop", "ALL")
-ROOTS = ("--cap-add", "SYS_ADMIN", "--cap-add", "NET_ADMIN", "--cap-add", "SYS_PTRACE")
 
 pytestmark = pytest.mark.xdist_group("doctor-in-containers")  # they share an image
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with any_engine() as engine:
-        engine.docker("import", "-", IMAGE, stdin=_image())
+    with engine_with_image(IMAGE) as engine:
         yield engine
-        engine.docker("rmi", IMAGE)
-
-
-def _image() -> bytes:
-    """A root with Python, a shell and what they need, from this machine."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
-        for name, mode in {
-            "tmp": 0o1777,
-            "var": 0o755,
-            "run": 0o755,
-            "proc": 0o755,
-            "sys": 0o755,
-            "dev": 0o755,
-        }.items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, mode
-            archive.addfile(entry)
-        for link in (path for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")) if path.is_symlink()):
-            entry = tarfile.TarInfo(link.name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, str(link.readlink())
-            archive.addfile(entry)
-        library = Path(sysconfig.get_path("stdlib"))
-        programs = [Path(PYTHON), *(Path(str(shutil.which(name))) for name in ("sh", "true"))]
-        needed = {line for program in [*programs, *library.glob("lib-dynload/*.so")] for line in _libraries(program)}
-        for path in [*programs, *map(Path, sorted(needed))]:
-            archive.add(path, str(path.parent.resolve() / path.name))
-        archive.add(library, str(library), filter=_stdlib_only)
-    return buffer.getvalue()
-
-
-def _libraries(program: Path) -> list[str]:
-    told = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=60).stdout
-    return re.findall(r"(/\S+) \(0x", told)
-
-
-def _stdlib_only(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    unneeded = ("__pycache__", "test", "dist-packages", "site-packages", "idlelib", "ensurepip", "lib2to3")
-    return None if Path(entry.name).name in unneeded or "/config-" in entry.name else entry
 
 
 def _in_container(engine: Engine, flags: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
-    shared = [f"{ROOT / 'src'}:/dutyfree:ro", f"{spawner_path().parent}:/native:ro"]
-    mounts = [word for each in shared for word in ("--volume", each)]
-    variables = ["PYTHONPATH=/dutyfree", "PYTHONDONTWRITEBYTECODE=1", "DUTYFREE_NATIVE_DIR=/native"]
-    settings = [word for each in variables for word in ("--env", each)]
-    command = ["docker", "-H", engine.host, "run", "--rm", "--network", "none", *mounts, *settings, *flags, IMAGE]
-    return subprocess.run([*command, PYTHON, "-m", "dutyfree", *arguments], capture_output=True, text=True, timeout=90)
+    return in_container(engine, IMAGE, flags, "-m", "dutyfree", *arguments)
 
 
 def _cell(engine: Engine, flags: tuple[str, ...]) -> dict[str, Any]:
