@@ -25,19 +25,26 @@ class Lived:
 
 
 def live(script: str, *lines: str, rootless: bool, directory: Path, env: dict[str, str] | None = None) -> Lived:
-    """Make a host by a shell script, as root, and live on it; `lines` are run in the cell.
+    """Live on a host; `lines` are run in the cell."""
+    return read(run(script, LIFE, *lines, rootless=rootless, directory=directory, env=env))
+
+
+def run(
+    script: str, program: Path, *words: str, rootless: bool, directory: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Make a host by a shell script, as root, and run a Python program on it.
 
     An ordinary user's id has no name and no groups; its home is `directory`.
     """
     place = {} if "DUTYFREE_STATE_DIR" in (env or {}) else {"DUTYFREE_STATE_DIR": str(directory)}
     settings = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     settings |= {"HOME": str(directory), "TMPDIR": str(directory), **place, **(env or {})}
-    words = [*(["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if rootless else [])]
-    words += ["env", "-i", *(f"{name}={value}" for name, value in settings.items() if value), sys.executable, LIFE]
+    user = [*(["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if rootless else [])]
+    clean = ["env", "-i", *(f"{name}={value}" for name, value in settings.items() if value)]
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", f'{script}\nexec "$@"', "host"]
     directory.chmod(0o777)
-    done = subprocess.run([*command, *words, *lines], capture_output=True, text=True, timeout=TIMEOUT_S)
-    return read(done)
+    whole = [*command, *user, *clean, sys.executable, str(program), *words]
+    return subprocess.run(whole, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def read(done: subprocess.CompletedProcess[str]) -> Lived:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_hosts import live
+from made_hosts import live, run
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts: only root can make them"),
@@ -184,3 +184,17 @@ def test_a_masked_proc(rootless: bool, home: Path) -> None:
     lived = live(script, "cat /proc/loadavg | wc -l", rootless=rootless, directory=home)
     assert lived.seen == ["1\n"]
     assert ("kill-tree" in lived.unenforced) is rootless
+
+
+def test_no_link_of_an_image_is_followed_to_where_a_part_is_mounted(rootless: bool, place: Path, home: Path) -> None:
+    inner = place / "inner"
+    inner.mkdir(mode=0o755)
+    secret = home / "secret"
+    secret.mkdir(mode=0o755)
+    (secret / "token").write_text("the combination is 1-2-3-4-5")
+    script = f"mount -t tmpfs part {inner}; echo content > {inner}/file; chmod 644 {inner}/file; chmod 755 {inner}"
+    program = Path(__file__).with_name("linked.py")
+    done = run(script, program, str(inner), str(secret), rootless=rootless, directory=home)
+    assert done.returncode == 0, done.stderr
+    assert "1-2-3-4-5" not in done.stdout
+    assert "content" in done.stdout
