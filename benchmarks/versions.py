@@ -63,6 +63,18 @@ async def actions(host: Any) -> None:
             await box.run("true")
 
 
+async def imports(host: Any) -> None:
+    async with host.lease() as box:
+        for _ in range(5):
+            await box.run(["/usr/bin/python3", "-c", "import asyncio, email, http.client, json, sqlite3, unittest"])
+
+
+async def listing(host: Any) -> None:
+    async with host.lease() as box:
+        for _ in range(5):
+            await box.run("ls -lR /usr/share/doc /usr/lib > /dev/null")
+
+
 async def session(host: Any) -> None:
     async with host.lease() as box, box.session() as shell:
         for _ in range(50):
@@ -85,6 +97,8 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "create + 4 snapshots": (snapshots, 1),
     "an action": (actions, 50),
     "a session's action": (session, 50),
+    "a Python that imports": (imports, 5),
+    "ls -lR of the host's files": (listing, 5),
     "write + read a file": (files, 20),
 }
 
