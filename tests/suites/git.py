@@ -9,7 +9,7 @@ from pathlib import Path
 from comparison import Outcome, Outcomes
 from suite import BUILD_TIMEOUT_S, NotReady, Suite, command, pack
 
-GROUPS = ("t00[0-1]", "t002[0-5]", "t00[3-9]", "t04", "t06", "t100", "t130", "t14", "t20", "t22", "t24", "t25")
+GROUPS = ("t00[0-1]", "t002[0-5]", "t00[3-9]", "t04", "t100", "t130", "t14", "t20", "t22", "t24", "t25")
 """Beginnings of the scripts' names: set-up, attributes, paths, processes, refs, configuration, checkout, worktrees."""
 WITHOUT = ("CURL", "EXPAT", "GETTEXT", "OPENSSL", "PYTHON", "TCLTK")
 SOURCES = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {} main\n"
