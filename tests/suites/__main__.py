@@ -37,7 +37,7 @@ class Findings:
     unlisted: list[dict[str, str]] = field(default_factory=list)
     known: list[dict[str, str]] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    """Units that gave no results on the bare host either."""
+    """Units that gave no results on the bare host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _judge(check: Check, outside: Ending, inside: Ending, runner: Places, findin
         if different:
             (BUILD / f"{suite.name}-{check.unit}-{where}.log").write_text(f"{inside.log}\n{inside.output}")
     findings.tests += len(cell)
-    if not bare and not cell:
+    if not bare:
         findings.empty.append(f"{suite.name}:{check.unit} {where}")
     for test in different:
         reason = reason_for(known, suite.name, where, test)
@@ -148,16 +148,23 @@ def _report(findings: Findings, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"tests": findings.tests, "unlisted": findings.unlisted, "known": findings.known,
                           "without_results": findings.empty}, indent=2))  # fmt: skip
-        return FOUND if findings.unlisted else 0
+        return _code(findings)
     for entry in findings.known:
         print(f"known: {entry['where']}: {entry['test']}: {entry['reason']}")
     for name in findings.empty:
-        print(f"no results, neither on the bare host nor in a cell: {name}")
+        print(f"no results on the bare host: {name}")
     for entry in findings.unlisted:
         log = BUILD / f"{entry['suite']}-{entry['unit']}-{entry['where']}.log"
         print(f"DIFFERENT: {entry['where']}: {entry['test']} (log: {log})")
     print(f"{findings.tests} tests in cells; {len(findings.unlisted)} fail only there and are not in {KNOWN.name}")
-    return FOUND if findings.unlisted else 0
+    return _code(findings)
+
+
+def _code(findings: Findings) -> int:
+    """A unit without results is no success: whatever keeps it from running would go unseen."""
+    if findings.unlisted:
+        return FOUND
+    return UNUSABLE if findings.empty or not findings.tests else 0
 
 
 if __name__ == "__main__":

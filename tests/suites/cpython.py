@@ -14,7 +14,7 @@ PYTHON = "/usr/bin/python3"
 MODULES = (
     "os", "posix", "posixpath", "genericpath", "pathlib", "stat", "shutil", "tempfile", "glob", "filecmp", "fileio",
     "file", "largefile", "fcntl", "mmap", "tarfile", "select", "poll", "epoll", "selectors", "signal", "threadsignals",
-    "subprocess", "popen", "pty", "tty", "openpty", "ioctl", "resource", "pwd", "grp", "socket",
+    "subprocess", "popen", "pty", "openpty", "resource", "pwd", "grp", "socket",
     "threading", "thread", "queue", "wait3", "wait4", "fork1", "eintr", "time", "platform", "faulthandler",
     "multiprocessing_fork", "multiprocessing_forkserver", "multiprocessing_spawn",
 )  # fmt: skip

@@ -87,7 +87,7 @@ class Places:
         try:
             if as_user and os.geteuid() == 0:
                 os.chown(directory, ORDINARY_USER, ORDINARY_USER)
-            return self._run(job, ["sh", "-c", _script(job, directory)], as_user=as_user)
+            return self._run(job, directory, ["sh", "-c", _script(job, directory)], as_user=as_user)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -97,9 +97,9 @@ class Places:
         inside = ["sh", "-c", _script(job, directory)]
         command = [PYTHON, "-m", "dutyfree", "run", "--quiet", "--timeout", str(job.timeout_s), "--"]
         command += [*AS_USER, *inside] if comparison.inside_as_user else inside
-        return self._run(job, command, as_user=comparison.outside_as_user)
+        return self._run(job, directory, command, as_user=comparison.outside_as_user)
 
-    def _run(self, job: Job, command: list[str], *, as_user: bool) -> Ending:
+    def _run(self, job: Job, directory: Path, command: list[str], *, as_user: bool) -> Ending:
         prefix = [*AS_USER] if as_user and os.geteuid() == 0 else []
         home = self._home / ("user" if as_user else "root")
         env = {"PATH": SEARCHED, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(self._home / "src")}
@@ -119,7 +119,8 @@ class Places:
             texts = []
             for file in (output, log):
                 file.seek(0)
-                texts.append(file.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace"))
+                text = file.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
+                texts.append(text.replace(str(directory), "/suite"))  # it is part of some tests' names
         return Ending(texts[0], texts[1], time.monotonic() - start_s)
 
 
