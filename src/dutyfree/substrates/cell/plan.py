@@ -217,7 +217,8 @@ def _options(setting: Setting, lowers: list[str], upper: str, work: str) -> str:
     # `xino`, all files have one device number, and stat and readdir name the same inode (docs/explanation/cells.md);
     # `xino=auto` would leave it off, since the kernel does not know how large a tmpfs's inode numbers may get.
     extra = "userxattr" if setting.rootless else "index=off,redirect_dir=nofollow,volatile"
-    return f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino=on,{extra}"
+    xino = "on" if setting.one_file_system else "off"
+    return f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino={xino},{extra}"
 
 
 def _kernel_file_systems(setting: Setting) -> Plan:

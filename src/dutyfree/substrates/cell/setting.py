@@ -34,6 +34,8 @@ class Setting:
     """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
     disk_inside_host: bool = False
     """The same of the directory for uppers on disk."""
+    one_file_system: bool = True
+    """Whether all files of a cell have one device number, and `stat` and `readdir` name the same inode."""
     own_ids: bool = False
     """Whether each cell can have a range of ids of its own, with mounts that translate."""
     untranslated: frozenset[str] = frozenset()

@@ -42,8 +42,19 @@ class CellSubstrate(Substrate):
     name = "cell"
     isolation = Isolation.CONTAINER
 
-    def __init__(self, *, masks: tuple[str | Path, ...] = (), store: str | Path | Store | None = None) -> None:
-        """`masks`: further files and directories of the host that cells must not see. `store`: where images are."""
+    def __init__(
+        self,
+        *,
+        masks: tuple[str | Path, ...] = (),
+        store: str | Path | Store | None = None,
+        one_file_system: bool = True,
+    ) -> None:
+        """`masks`: further files and directories of the host that cells must not see. `store`: where images are.
+
+        `one_file_system`: a cell's files look as if they were on one file system. The kernel then logs a line for each
+        overlay that is mounted; without it, files of the host have other device numbers than those of the cell.
+        """
+        self._one_file_system = one_file_system
         self._masks = tuple(str(path) for path in masks)
         self.store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._numbers = itertools.count(1)
@@ -102,6 +113,7 @@ class CellSubstrate(Substrate):
             disk_inside_host=bool(hosts & mounts.devices_of(table, [str(disk.resolve())])),
             cgroups=found,
             rootless=rootless,
+            one_file_system=self._one_file_system,
             proc_is_masked=rootless and mounts.is_masked_proc(table),
             proc_is_read_only=rootless and has_roots_id(),
             state_directory=str(claimed.state_directory),
