@@ -118,7 +118,7 @@ def test_a_read_only_bind_of_usr(rootless: bool, home: Path) -> None:
 
 
 def test_a_file_system_whose_server_does_not_answer(rootless: bool, place: Path, home: Path) -> None:
-    # A FUSE file system without anybody behind it: whoever looks into it waits for ever.
+    # A FUSE file system without a server: every call into it hangs.
     if not Path("/dev/fuse").exists():
         pytest.skip("hosts: there is no /dev/fuse")
     options = "rootmode=40000,user_id=0,group_id=0"

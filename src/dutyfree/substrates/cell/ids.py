@@ -1,8 +1,8 @@
 """Ranges of user ids, of which no two cells of this machine have the same.
 
 The kernel counts many things for each user: watches of epoll, descriptors on their way through sockets, pages of pipes.
-With a range of its own, a cell uses up nobody else's. On disk all files belong to one range (`Setting.root_id`); mounts
-translate.
+With a range of its own, a cell cannot use up what another cell needs. On disk all files belong to one range
+(`Setting.root_id`); mounts translate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 RANGES = 0x1000
 """With the one that files belong to, which is number 0. Ids from 2^31 on are no ids everywhere in the kernel."""
 KEPT_IDLE = 256
-"""How many that nobody has are kept for the next cells: the spawner has what it needs for them ready."""
+"""How many free ranges are kept for the next cells: for these the spawner has a user namespace ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class IdRange:
 
     @property
     def account(self) -> int:
-        """Who makes the cell's user namespace, and is charged for what is counted there: nobody else in the cell."""
+        """The user that makes the cell's user namespace, and that the kernel charges for what is counted there."""
         return self.first + SUBORDINATE_COUNT - 1
 
 

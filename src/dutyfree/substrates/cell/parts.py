@@ -24,7 +24,7 @@ KERNEL_KINDS = frozenset({
 })  # fmt: skip
 """Doors to the kernel, not files."""
 REMOTE_KINDS = ("fuse", "nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre", "glusterfs", "virtiofs")
-"""File systems behind which somebody else answers, or does not: nothing of ours may wait for them."""
+"""File systems that a server or another process answers for. If it does not, we must not wait for it."""
 MAX_PARTS = 128
 MAX_PIECES = 48
 """Into how many directories one is taken apart before it is shown read-only as a whole."""
@@ -103,7 +103,7 @@ def is_open(mode: int) -> bool:
 
 
 def is_remote(kind: str) -> bool:
-    """Whether a file system of that kind may keep those who ask waiting."""
+    """Whether a call into a file system of that kind may hang."""
     return kind.startswith(REMOTE_KINDS)
 
 
