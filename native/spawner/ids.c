@@ -7,6 +7,7 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,8 +39,10 @@ static int make_namespace(const struct ids *ids) {
     struct clone_args args = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
     char path[48];
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
-    if (pid == 0)
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* (should we have died before, it lives on for nothing: as rare as harmless) */
         for (;;) pause();
+    }
     if (pid < 0) return -1;
     snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
     int namespace = write_maps(pid, ids) ? open(path, O_RDONLY | O_CLOEXEC) : -1, error = errno;

@@ -196,11 +196,30 @@ static bool do_mount(const struct arguments *a) {
     return done;
 }
 
+/* Users of the host may own directories on the way to the source, and put links there. */
+static bool bind_tree(const char *source, const char *target, bool recursive) {
+    struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    int tree = (int)syscall(SYS_openat2, AT_FDCWD, source, &how, sizeof how);
+    if (tree < 0) return false;
+    char path[32], flags[24];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", tree);
+    snprintf(flags, sizeof flags, "%lu", (unsigned long)(recursive ? MS_BIND | MS_REC : MS_BIND));
+    struct arguments bind = {.text = {path, target, "", flags, ""}, .count = 5};
+    bool done = do_mount(&bind);
+    int error = errno;
+    close(tree);
+    errno = error;
+    return done;
+}
+
 static bool show(const struct arguments *a) {
-    char flags[24];
-    snprintf(flags, sizeof flags, "%lu", (unsigned long)(MS_BIND | MS_REC));
-    struct arguments bind = {.text = {a->text[0], a->text[1], "", flags, ""}, .count = 5};
-    return do_mount(&bind) || errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+    return bind_tree(a->text[0], a->text[1], true) || errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+}
+
+static bool take_part(const struct arguments *a) {
+    bool directory = number_of(a->text[3]) != 0; /* not asked of a file system that may not answer */
+    bool there = directory ? mkdir(a->text[1], 0755) == 0 : mknod(a->text[1], S_IFREG | 0644, 0) == 0;
+    return (there || errno == EEXIST) && bind_tree(a->text[0], a->text[1], number_of(a->text[2]) != 0);
 }
 
 static bool overlay_part(const struct arguments *a) {
@@ -248,7 +267,8 @@ bool operation_do(const struct field *field, struct step *step) {
     } shapes[] = {{OP_MKDIR, 3, 0}, {OP_SYMLINK, 2, 1}, {OP_WRITE, 4, 0},    {OP_MKNOD, 5, 0},    {OP_XATTR, 3, 0},
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
                   {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_COPY, 4, 1},     {OP_UNMOUNT, 1, 0},  {OP_SHOW, 2, 1},
-                  {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}, {OP_PART, 3, 0}};
+                  {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}, {OP_PART, 3, 0},
+                  {OP_TAKE, 4, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -269,6 +289,7 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_COPY: copy_file(&a), done = true; break;
     case OP_UNMOUNT: done = umount2(a.text[0], MNT_DETACH | UMOUNT_NOFOLLOW) == 0; break;
     case OP_SHOW: done = show(&a); break;
+    case OP_TAKE: done = take_part(&a); break;
     case OP_PART: done = overlay_part(&a); break;
     case OP_IDMAP: done = translate(a.text[0]); break;
     case OP_TRY_IDMAP: done = try_translation(&a); break;

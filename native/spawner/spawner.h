@@ -68,6 +68,8 @@ enum operation {
     OP_UNMOUNT = 45,   /* path */
     OP_SHOW = 46,      /* source, target: the tree at source is seen at target, too, unless an image took the target away */
     OP_IDMAP = 47,     /* path: what is mounted there is seen with the cell's own ids from here on; only in a cell */
+    OP_TAKE = 50,      /* source, target, 0 or 1, 0 or 1: a part of the host, with all that is mounted below it if 1, a
+                          directory if 1; no link is followed on the way there, and the target is made to fit */
     OP_PART = 49,      /* target, options, others: an overlay over a directory of the host; with the other options if the
                           host has removed that since */
     OP_TRY_IDMAP = 48, /* path, outside id, count, stored id: fails where that is not possible; only in the spawner */

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -30,7 +31,16 @@ def runtime_directory() -> Path:
     with contextlib.suppress(FileNotFoundError):  # nowhere at all
         places.append(Path(tempfile.gettempdir(), f"dutyfree-{user}"))
     places.append(Path("/dev/shm", f"dutyfree-{user}"))
-    return next((place for place in places if _can_be_made(place)), places[0])
+    return next((place for place in places if _can_be_made(place) and _is_ours_or_absent(place)), places[0])
+
+
+def _is_ours_or_absent(place: Path) -> bool:
+    """In a directory that others may write to, one of them may have been faster."""
+    try:
+        info = place.lstat()
+    except OSError:
+        return True
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
 
 def _usual_state() -> Path | None:

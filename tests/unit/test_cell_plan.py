@@ -187,7 +187,7 @@ def test_copies_belong_to_the_cells_users() -> None:
 
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:
     host = replace(HOST, parts=(Part("/usr"),))
-    assert any(target.endswith("/host/usr") for _s, target, *_r in arguments(spawner_plan(setting(host)), Verb.MOUNT))
+    assert any(source == "/usr" for source, *_rest in arguments(spawner_plan(setting(host)), Verb.TAKE))
     seen = overlays(plan.cell_plan(setting(host), 3, SandboxSpec()))
     assert [target for target, _options in seen] == ["/new", "/new/usr"]
 
@@ -196,7 +196,10 @@ def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
     host = replace(HOST, parts=(Part("/usr").as_it_is("/usr/local is mounted below it"),))
     operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
     assert "/new/usr" not in dict(overlays(operations))
-    assert arguments(operations, Verb.READ_ONLY) == [("/new/usr",)]
+    assert arguments(operations, Verb.SHOW) == [("/parts/0", "/new/usr")]
+    assert any(
+        path.endswith("/parts/0") for [path] in arguments(spawner_plan(setting(host, rootless=True)), Verb.READ_ONLY)
+    )
 
 
 def user_parts(*mounts: Mount, listings: dict[str, Listing] | None = None) -> dict[str, Part]:
@@ -234,20 +237,32 @@ def test_a_directory_that_cannot_be_taken_apart_is_shown_read_only_with_the_reas
 
 
 def test_a_file_system_that_may_not_answer_is_not_asked() -> None:
-    def fails(path: str) -> bool:
-        raise AssertionError(path)
+    def asked(path: str) -> int:
+        assert path in ("/", "/opt"), path
+        return 0o40755
 
-    [part] = for_root([Mount("/opt/far", "fuse.sshfs", "0:9")], fails)
+    [part] = for_root([Mount("/opt/far", "fuse.sshfs", "0:9")], asked)
     assert part.showing is Showing.READ_ONLY
     assert user_parts(Mount("/usr", "nfs4", "0:9"))["/usr"].showing is Showing.READ_ONLY
 
 
 def test_root_sees_single_files_read_only_and_directories_overlaid() -> None:
-    mounts = [Mount("/etc/hosts", "ext4", "0:9"), Mount("/usr/nv", "squashfs", "0:9")]
-    parts = for_root(mounts, lambda path: path == "/usr/nv")
-    assert [part.showing.value for part in parts] == ["read-only", "overlaid"]
+    modes = {"/etc/hosts": 0o100644, "/etc/socket": 0o140666, "/usr/nv": 0o40755, "/usr/a,b": 0o40755}
+    parts = for_root([Mount(path, "ext4", "0:9") for path in modes], lambda path: modes.get(path, 0o40755))
+    assert {part.path: part.showing.value for part in parts} == {
+        "/etc/hosts": "read-only",  # (a socket is not shown at all)
+        "/usr/nv": "overlaid",
+        "/usr/a,b": "read-only",  # what would end an option of a mount
+    }
+    parts = tuple(replace(part, number=number) for number, part in enumerate(parts))
     operations = plan.cell_plan(setting(replace(HOST, parts=parts)), 3, SandboxSpec())
-    assert arguments(operations, Verb.SHOW) == [("/host/etc/hosts", "/new/etc/hosts")]
+    assert ("/parts/0", "/new/etc/hosts") in arguments(operations, Verb.SHOW)
+
+
+def test_what_is_mounted_in_or_on_a_closed_directory_is_left_out() -> None:
+    modes = {"/srv/closed": 0o40700, "/srv/closed/data": 0o40755, "/srv/private": 0o40750}
+    mounts = [Mount(path, "ext4", "0:9") for path in ("/srv/closed/data", "/srv/private", "/srv/open")]
+    assert [part.path for part in for_root(mounts, lambda path: modes.get(path, 0o40755))] == ["/srv/open"]
 
 
 def test_masks_cover_what_is_hidden_in_a_part_that_is_shown_as_it_is() -> None:

@@ -46,7 +46,7 @@ def find(*, make_room: bool = False) -> Cgroups:
     On version 2 a container's own group has processes in it, and so no groups with limits below it: with `make_room`
     they are moved into a group beside ours. They stay under all limits of the container.
     """
-    mounts = mount_points(Path("/proc/self/mountinfo").read_text())
+    mounts = mount_points(Path("/proc/self/mountinfo").read_bytes().decode("utf-8", "surrogateescape"))
     own = groups_in(Path("/proc/self/cgroup").read_text())
     v1 = {name: mounts[name] for name in CONTROLLERS if name in mounts}
     if v1:
@@ -62,7 +62,7 @@ def find(*, make_room: bool = False) -> Cgroups:
 def mount_points(mountinfo: str) -> dict[str, str]:
     """Controller (or "" for the unified hierarchy) to mount point, from the text of a process's `mountinfo`."""
     found: dict[str, str] = {}
-    for line in mountinfo.splitlines():
+    for line in filter(None, mountinfo.split("\n")):
         before, _, after = line.partition(" - ")
         kind, _source, options = after.split(" ", 2)
         point = before.split(" ")[4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -97,15 +98,22 @@ class Store:
         return info
 
     def adopt(
-        self, tree: Path, origin: str, *, link: bool = False, on_bytes: Callable[[int], None] | None = None
+        self,
+        tree: Path,
+        origin: str,
+        *,
+        link: bool = False,
+        on_bytes: Callable[[int], None] | None = None,
+        leave_out: Callable[[os.stat_result], bool] | None = None,
     ) -> LayerInfo:
         """Make a layer of a copy of a tree anywhere, named by the digest of its archive; held as after `add`.
 
-        `link` makes hard links instead of copies where it can: for trees whose files never change again.
+        `link` makes hard links instead of copies where it can: for trees whose files never change again. `leave_out`
+        says which files are not to be in it.
         """
         with self.staging() as directory:
             copy = directory / "tree"
-            copy_tree(tree, copy, link=link, on_bytes=on_bytes)
+            copy_tree(tree, copy, link=link, on_bytes=on_bytes, leave_out=leave_out)
             # Read again, and counted once: a listener hears of 0 bytes, so that it can end this, too.
             digest = pack(copy, None, self.ownership, None if on_bytes is None else lambda _bytes: on_bytes(0))
             return self.add(copy, digest, origin, canonical=True)

@@ -50,14 +50,21 @@ def measure(tree: Path) -> TreeSize:
     return TreeSize(total_bytes, entries - 1)
 
 
-def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Callable[[int], None] | None = None) -> None:
+def copy_tree(
+    source: Path,
+    target: Path,
+    *,
+    link: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+    leave_out: Callable[[os.stat_result], bool] | None = None,
+) -> None:
     """Copy a layer's tree, with all that belongs to it, into `target`, an empty directory, made if it is not there.
 
     Kept are owners, modes, times, hard links, holes, deletions, opaque marks, users' attributes and capabilities; left
-    out are sockets, device nodes below /dev, and the notes of overlay mounts. With `link` files are shared, not copied,
-    where the file system allows. `on_bytes` hears of all data, piece by piece, and of each entry; what it raises ends
-    the work. Raises InvalidRequest for what no layer can hold, CapacityError, SubstrateFailed also where the source
-    changes meanwhile; the target is then of no use.
+    out are sockets, device nodes below /dev, the notes of overlay mounts, and files that `leave_out` names by their
+    attributes. With `link` files are shared, not copied, where the file system allows. `on_bytes` hears of all data,
+    piece by piece, and of each entry; what it raises ends the work. Raises InvalidRequest for what no layer can hold,
+    CapacityError, SubstrateFailed also where the source changes meanwhile; the target is then of no use.
     """
     ownership = Ownership.here()
     with (
@@ -68,7 +75,7 @@ def copy_tree(source: Path, target: Path, *, link: bool = False, on_bytes: Calla
     ):
         for visit in walk(here):
             if not stat.S_ISDIR(visit.info.st_mode):
-                if belongs_in_layer(visit.path, visit.info):
+                if belongs_in_layer(visit.path, visit.info) and not (leave_out and leave_out(visit.info)):
                     copying.put(visit, here, 0)
             elif visit.leaving:
                 copying.end_directory(visit.info)

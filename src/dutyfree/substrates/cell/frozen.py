@@ -55,7 +55,9 @@ class FrozenLayers:
         self._check_room()
         await self._spawner.freeze(birth, number)
         path = f"/frozen/{number}/upper"
-        lower = Lower(path, f"/frozen/{number}", inside_host=shared_disk and self._setting.disk_inside_host)
+        # What is on the disk can be translated if the disk can.
+        mount = self._setting.disk_mount if shared_disk and not self._disk_translates else f"/frozen/{number}"
+        lower = Lower(path, mount, inside_host=shared_disk and self._setting.disk_inside_host)
         return self._add(FrozenLayer(self._name(number), number, lower, self.seen(path)))
 
     async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
@@ -127,6 +129,10 @@ class FrozenLayers:
 
     def _name(self, number: int) -> str:
         return f"live:{self._setting.owner}-{number}"
+
+    @property
+    def _disk_translates(self) -> bool:
+        return self._setting.disk_mount not in self._setting.untranslated
 
     def _check_room(self) -> None:
         if len(self._layers) >= MAX_FROZEN:

@@ -147,7 +147,8 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
     for path in extra_masks:
         if not os.path.lexists(path):
             raise InvalidRequest(f"there is nothing at {path!r} to be masked")
-    closed = not_for_cells(mounted, in_pod="KUBERNETES_SERVICE_HOST" in os.environ)
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ or Path("/var/run/secrets/kubernetes.io").exists()
+    closed = [*not_for_cells(mounted, in_pod=in_pod), *_mounted_sockets(mounted)]
     named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks, *closed]
     # Both spellings: where a path leads through links, what is at its end must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
@@ -164,7 +165,8 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
     if rootless:
         parts = for_user(seen_directories(top_level, hidden, mounted), of_installation(mounted, hidden), hidden)
     else:
-        parts = for_root(of_installation(mounted, hidden), _is_real_directory)
+        given = {path for path, _mode, _text in found.texts}
+        parts = for_root(of_installation(mounted, {*hidden, *files, *given}), _mode_of)
     return HostRoot(
         top_level=top_level,
         own=tuple(own.items()),
@@ -197,6 +199,19 @@ def _is_real_directory(path: str) -> bool:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
+
+
+def _mode_of(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return None
+
+
+def _mounted_sockets(mounted: Iterable[mounts.Mount]) -> list[str]:
+    """Sockets of services, a container engine's for instance: whoever reaches one may speak to it, also read-only."""
+    places = (mount.path for mount in mounted if is_below(mount.path, SYSTEM_TREES) and not is_remote(mount.kind))
+    return [path for path in places if stat.S_ISSOCK(_mode_of(path) or 0)]
 
 
 def _is_reachable(path: str) -> bool:

@@ -17,8 +17,9 @@ from pathlib import Path
 from dutyfree import fork_safety
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 
-RANGES = 0x1000
-"""With the one that files belong to, which is number 0. Ids from 2^31 on are no ids everywhere in the kernel."""
+RANGES = 0x0FFE
+"""With the one that files belong to, which is number 0. The ids behind them are systemd's, for files of other machines,
+and the kernel takes ids from 2^31 on for negative numbers in places."""
 KEPT_IDLE = 256
 """How many free ranges are kept for the next cells: for these the spawner has a user namespace ready."""
 

@@ -31,7 +31,7 @@ def read() -> tuple[Mount, ...]:
 def parse(mountinfo: bytes) -> tuple[Mount, ...]:
     """From the text of a process's `mountinfo`."""
     found = []
-    for line in mountinfo.splitlines():
+    for line in filter(None, mountinfo.split(b"\n")):  # a name may have any other end of a line in it
         before, _, after = line.partition(b" - ")
         words = before.split(b" ")
         path = os.fsdecode(_OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), words[4]))

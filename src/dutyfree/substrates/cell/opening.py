@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dutyfree.substrates.cell import spawner_root
-from dutyfree.substrates.cell.parts import Part
+from dutyfree.substrates.cell.parts import Part, Showing
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.spawner import Spawner
 
@@ -13,10 +13,10 @@ from dutyfree.substrates.cell.spawner import Spawner
 async def settle(spawner: Spawner, setting: Setting) -> Setting:
     """Make the spawner's root; returns the setting with the parts as they can be shown. Raises SubstrateUnavailable."""
     await spawner.prepare(spawner_root.root_plan(setting))
-    shown = [part for part in setting.host.parts if await _can_be_shown(spawner, setting, part)]
+    taken = await _taken(spawner, setting)
     await spawner.prepare(spawner_root.move_plan(setting))
-    copied = {path for path, _mode, _owner in setting.host.copies}  # cells have these of their own
-    parts = tuple([await _tried(spawner, setting, part) for part in shown if part.path not in copied])
+    shown = [await _tried(spawner, setting, part) for part in taken]
+    parts = tuple(part for part in shown if part is not None)
     setting = replace(setting, host=replace(setting.host, parts=parts))
     await spawner.prepare(spawner_root.last_plan(setting))
     if setting.rootless:
@@ -29,13 +29,25 @@ async def _translates(spawner: Spawner, path: str) -> bool:
     return await spawner.attempt(spawner_root.translation_plan(path)) is None
 
 
-async def _can_be_shown(spawner: Spawner, setting: Setting, part: Part) -> bool:
-    plan = spawner_root.part_plan(setting, part)
-    return not plan or await spawner.attempt(plan) is None
+async def _taken(spawner: Spawner, setting: Setting) -> list[Part]:
+    """The parts that could be had, numbered. Those that cells have copies of are none."""
+    copied = {path for path, _mode, _owner in setting.host.copies} if not setting.rootless else set()
+    found = []
+    for number, part in enumerate(setting.host.parts, 1):
+        numbered = replace(part, number=number)
+        if part.showing is Showing.TAKEN_APART:
+            found.append(numbered)
+        elif part.path in copied:
+            await spawner.attempt(spawner_root.copied_part_plan(setting, part))
+        elif await spawner.attempt(spawner_root.part_plan(setting, numbered)) is None:
+            found.append(numbered)
+    return found
 
 
-async def _tried(spawner: Spawner, setting: Setting, part: Part) -> Part:
-    if not part.is_overlaid:
+async def _tried(spawner: Spawner, setting: Setting, part: Part) -> Part | None:
+    """The part as it can be shown; None if it cannot."""
+    if not part.is_overlaid or await spawner.attempt(spawner_root.trial_plan(setting, part)) is None:
         return part
-    refused = await spawner.attempt(spawner_root.trial_plan(setting, part))
-    return part if refused is None else part.as_it_is("the kernel makes no overlay of it")
+    if await spawner.attempt(spawner_root.as_it_is_plan(part)) is not None:
+        return None
+    return part.as_it_is("the kernel makes no overlay of it")

@@ -42,6 +42,7 @@ class Verb(IntEnum):
     IDMAP = 47
     TRY_IDMAP = 48
     PART = 49
+    TAKE = 50
     USER = 64
     CAPS = 65
     EXEC = 66

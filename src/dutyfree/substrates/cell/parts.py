@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dutyfree.substrates.cell.mounts import Mount
 
@@ -50,8 +50,16 @@ class Part:
     reason: str = ""
     """Why it is not overlaid."""
     mode: int = 0o755
+    is_directory: bool = True
+    number: int = 0
+    """Where the spawner keeps it: at `/parts/NUMBER`. Paths of the host are not looked up again for each cell."""
     links: tuple[tuple[str, str], ...] = ()
     """Of one that is taken apart: its symlinks with their targets."""
+
+    @property
+    def place(self) -> str:
+        """Where the spawner keeps it."""
+        return f"/parts/{self.number}"
 
     @property
     def is_overlaid(self) -> bool:
@@ -121,21 +129,34 @@ def not_for_cells(mounts: Iterable[Mount], *, in_pod: bool) -> list[str]:
     return [mount.path for mount in mounts if mount.kind in kinds and is_below(mount.path, SYSTEM_TREES)]
 
 
-def for_root(mounts: Iterable[Mount], is_directory: Callable[[str], bool]) -> tuple[Part, ...]:
-    """Root can overlay every directory that is mounted, and copy the rest of `/` without it."""
+def for_root(mounts: Iterable[Mount], mode_of: Callable[[str], int | None]) -> tuple[Part, ...]:
+    """Root can overlay every directory that is mounted, and copy the rest of `/` without it.
+
+    What is in a directory that the host does not open to everyone is left out: over a part, the cell has directories of
+    its own, which would be open. `mode_of`: the type and mode of a path, None if there is nothing.
+    """
     parts: list[Part] = []
     as_it_is: list[str] = []
     for mount in mounts:
-        if is_below(mount.path, as_it_is):
-            continue  # comes with the one above it
-        part = Part(mount.path)
+        ways = [str(parent) for parent in PurePosixPath(mount.path).parents]
+        if is_below(mount.path, as_it_is) or not all(is_open(mode_of(way) or 0) for way in ways):
+            continue  # it comes with the one above it, or it cannot be reached
         if is_remote(mount.kind):
-            part = part.as_it_is(_remote(mount.kind))
+            parts.append(Part(mount.path).as_it_is(_remote(mount.kind)))
             as_it_is.append(mount.path)
-        elif not is_directory(mount.path):
-            part = part.as_it_is("a single file is mounted there")
-        parts.append(part)
+            continue
+        mode = mode_of(mount.path) or 0
+        if stat.S_ISDIR(mode) and is_open(mode):
+            parts.append(_named(Part(mount.path, mode=stat.S_IMODE(mode))))
+        elif stat.S_ISREG(mode):
+            parts.append(Part(mount.path, is_directory=False).as_it_is("a single file is mounted there"))
     return tuple(parts[:MAX_PARTS])
+
+
+def _named(part: Part) -> Part:
+    """The kernel reads lists of layers: a name must not look like the end of one."""
+    odd = any(letter in ",:\\" or ord(letter) < ord(" ") for letter in part.path)
+    return part.as_it_is("its name has letters that mount options do not take") if odd else part
 
 
 def for_user(
@@ -157,7 +178,7 @@ def for_user(
             return [whole.as_it_is(_remote(kinds[path]))]
         below = [each for each in kinds if each.startswith(path + "/")]
         if not below:
-            return [whole]
+            return [_named(whole)]
         found = listing(path, remote) if depth < MAX_DEPTH else None
         if found is None or found.files or len(found.directories) > MAX_PIECES:
             return [whole.as_it_is(_because_of(below))]

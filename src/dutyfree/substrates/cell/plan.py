@@ -11,7 +11,7 @@ from dutyfree.model import Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
-from dutyfree.substrates.cell.parts import Showing
+from dutyfree.substrates.cell.parts import Part, Showing
 from dutyfree.substrates.cell.setting import Base, Setting, parents
 
 TTY_GROUP = 5
@@ -175,14 +175,13 @@ def _host_root(setting: Setting, base: Base) -> Plan:
     for part in host.parts:
         path = part.path
         if part.showing is Showing.READ_ONLY:
-            plan += [op(Verb.SHOW, f"/host{path}", f"/new{path}")]
-            plan += [op(Verb.READ_ONLY, f"/new{path}")] if setting.rootless else []
+            plan.append(op(Verb.SHOW, part.place, f"/new{path}"))
         elif part.showing is Showing.OVERLAID:
             above = [*base.directories(path), *_mask_of(setting, path)]
-            plan += _part(setting, path, above, bases.get(path, f"/host{path}"))
-    for path, _mode in setting.mounted_masks:
+            plan += _part(setting, part, above, bases.get(path, part.place))
+    for index, (path, _mode) in enumerate(setting.mounted_masks):
         lowers = base.directories(path)
-        plan += _mask(setting, path, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
+        plan += _mask(setting, path, index, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
     return plan + [bind("/devices/null", f"/new{path}") for path in setting.mounted_file_masks]
 
 
@@ -192,19 +191,17 @@ def _mask_of(setting: Setting, path: str) -> list[str]:
     return [f"/mask{path}"] if has_one else []
 
 
-def _part(setting: Setting, path: str, above: list[str], host: str) -> Plan:
+def _part(setting: Setting, part: Part, above: list[str], host: str) -> Plan:
     """A directory of the host's, which the host may remove at any time."""
+    work = f"/up/works/{part.number}"
     lowers = [[*above, host], above or ["/empty"]]
-    with_it, without = (_options(setting, each, f"/up/upper{path}", _work(path)) for each in lowers)
-    return [mkdir(_work(path)), op(Verb.PART, f"/new{path}", with_it, without)]
+    with_it, without = (_options(setting, each, f"/up/upper{part.path}", work) for each in lowers)
+    return [mkdir(work), op(Verb.PART, f"/new{part.path}", with_it, without)]
 
 
-def _mask(setting: Setting, path: str, lowers: list[str]) -> Plan:
-    return [mkdir(_work(path)), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", _work(path))]
-
-
-def _work(path: str) -> str:
-    return f"/up/works/{path[1:].replace('/', '-')}"
+def _mask(setting: Setting, path: str, index: int, lowers: list[str]) -> Plan:
+    work = f"/up/works/mask-{index}"
+    return [mkdir(work), _overlay(setting, f"/new{path}", lowers, f"/up/upper{path}", work)]
 
 
 def _overlay(setting: Setting, target: str, lowers: list[str], upper: str, work: str) -> Operation:

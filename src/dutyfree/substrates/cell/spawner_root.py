@@ -9,6 +9,7 @@
     /bases     the host's root, ready-made, where other layers could not lie over it otherwise
     /empty     a directory with nothing in it  /kernel    what serves as /proc where a cell can have none of its own
     /terminals empty; in each cell its devpts, on its way to /dev/pts
+    /parts     of the host's root, each by its number, what is mounted by itself in each cell
 
 It is made in steps, since what can be mounted is found out by trying: `root_plan`, `part_plan` for each part of the
 host, `move_plan`, `trial_plan` for each part that is to be overlaid, and `last_plan` with what was found.
@@ -27,20 +28,9 @@ from dutyfree.substrates.cell.parts import Part, Showing, is_open
 from dutyfree.substrates.cell.setting import Setting, parents
 
 _ROOMS = (
-    "host",
-    "proc",
-    "mask",
-    "devices",
-    "new",
-    "up",
-    "layers",
-    "frozen",
-    "skeleton",
-    "bases",
-    "empty",
-    "kernel",
-    "terminals",
-)
+    "host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty", "kernel",
+    "terminals", "parts",
+)  # fmt: skip
 MASK_BYTES = 2 * MAX_BYTES
 SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
@@ -72,13 +62,22 @@ def root_plan(setting: Setting) -> Plan:
 
 
 def part_plan(setting: Setting, part: Part) -> Plan:
-    """As root, the host's root was copied without what is mounted below it: this adds one part."""
-    if setting.rootless:
-        return []
-    target = f"{_root(setting)}/host{part.path}"
+    """A part of the host, kept apart so that its path is looked up once. (As root, `/host` was copied without it.)"""
+    root = _root(setting)
+    source = f"{root}/host{part.path}" if setting.rootless else part.path
     as_it_is = part.showing is Showing.READ_ONLY
-    plan = [bind(part.path, target, MountFlag.RECURSIVE if as_it_is else 0)]
-    return [*plan, op(Verb.READ_ONLY, target)] if as_it_is else plan
+    plan = [op(Verb.TAKE, source, root + part.place, int(as_it_is), int(part.is_directory))]
+    return [*plan, op(Verb.READ_ONLY, root + part.place)] if as_it_is else plan
+
+
+def copied_part_plan(setting: Setting, part: Part) -> Plan:
+    """As root: a file that is mounted, and that cells have copies of."""
+    return [] if setting.rootless else [op(Verb.SHOW, part.path, f"{_root(setting)}/host{part.path}")]
+
+
+def as_it_is_plan(part: Part) -> Plan:
+    """For one that no overlay can be made of."""
+    return [op(Verb.READ_ONLY, part.place)]
 
 
 def move_plan(setting: Setting) -> Plan:
@@ -91,7 +90,7 @@ def trial_plan(setting: Setting, part: Part) -> Plan:
     """Fails if no overlay can be made of a part, and leaves nothing."""
     extra = ",userxattr" if setting.rootless else ""
     return [
-        mount("overlay", "/new", "overlay", MountFlag.READ_ONLY, f"lowerdir=/empty:/host{part.path}{extra}"),
+        mount("overlay", "/new", "overlay", MountFlag.READ_ONLY, f"lowerdir=/empty:{part.place}{extra}"),
         op(Verb.UNMOUNT, "/new"),
     ]
 
@@ -111,7 +110,8 @@ def translation_plan(path: str) -> Plan:
 
 def spawner_plan(setting: Setting) -> Plan:
     """All of it, as on a machine that refuses nothing."""
-    binds = [operation for part in setting.host.parts for operation in part_plan(setting, part)]
+    parts = [part for part in setting.host.parts if part.showing is not Showing.TAKEN_APART]
+    binds = [operation for part in parts for operation in part_plan(setting, part)]
     return [*root_plan(setting), *binds, *move_plan(setting), *last_plan(setting)]
 
 
@@ -195,7 +195,7 @@ def _bases(setting: Setting) -> Plan:
     if setting.rootless or not (setting.layers_inside_host or setting.disk_inside_host):
         return []  # (the store of an ordinary user is in what cells do not see)
     plan: Plan = []
-    for index, path in enumerate(("", *(part.path for part in setting.host.overlaid))):
-        options = f"lowerdir=/empty:/host{path},xino=off,redirect_dir=nofollow"  # an overlay has at least two layers
+    for index, place in enumerate(("/host", *(part.place for part in setting.host.overlaid))):
+        options = f"lowerdir=/empty:{place},xino=off,redirect_dir=nofollow"  # an overlay has at least two layers
         plan += [mkdir(f"/bases/{index}"), mount("overlay", f"/bases/{index}", "overlay", MountFlag.READ_ONLY, options)]
     return plan
