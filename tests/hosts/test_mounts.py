@@ -198,3 +198,52 @@ def test_no_link_of_an_image_is_followed_to_where_a_part_is_mounted(rootless: bo
     assert done.returncode == 0, done.stderr
     assert "1-2-3-4-5" not in done.stdout
     assert "content" in done.stdout
+
+
+def test_what_the_kernel_makes_no_overlay_of_is_read_only(rootless: bool, place: Path, home: Path) -> None:
+    # The kernel stacks two file systems, not three.
+    script = f"""
+        {PARTS}; cd /tmp/parts; mkdir none content one; echo host > content/file; chmod 666 content/file
+        mkdir up work; mount -t overlay one -o lowerdir=content,upperdir=up,workdir=work one
+        mkdir up2 work2; chmod 755 one; cd /
+        mkdir /tmp/parts/x; mount -t tmpfs x /tmp/parts/x; mkdir /tmp/parts/x/up /tmp/parts/x/work
+        mount -t overlay two -o lowerdir=/tmp/parts/one,upperdir=/tmp/parts/x/up,workdir=/tmp/parts/x/work {place}
+    """
+    lines = [f"echo cell > {place}/file || echo refused", f"cat {place}/file"]
+    lived = live(script, *lines, rootless=rootless, directory=home)
+    assert lived.seen == ["refused\n", "host\n"]
+    assert str(place) in lived.unenforced["host-files"] or "/opt" in lived.unenforced["host-files"]
+
+
+def test_a_pods_secret_stays_hidden_in_forks(rootless: bool, place: Path, home: Path) -> None:
+    (place / "token").write_text("")
+    script = f"{PARTS}; echo secret > /tmp/parts/token; chmod 644 /tmp/parts/token"
+    script += f"; mount --bind /tmp/parts/token {place}/token"
+    env = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
+    program = Path(__file__).with_name("masked.py")
+    done = run(script, program, f"{place}/token", rootless=rootless, directory=home, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "secret" not in done.stdout
+
+
+def test_a_mount_opens_no_closed_directory(rootless: bool, place: Path, home: Path) -> None:
+    (place / "data").mkdir(mode=0o755)
+    (place / "private").write_text("secret")
+    (place / "private").chmod(0o644)
+    place.chmod(0o700)
+    script = f"mount -t tmpfs data {place}/data; echo secret > {place}/data/file"
+    lived = live(script, f"cat {place}/private {place}/data/file", rootless=rootless, directory=home)
+    assert lived.seen == [""]
+
+
+def test_a_socket_that_is_mounted_is_not_shown(rootless: bool, home: Path) -> None:
+    target = Path(f"/var/opt/dutyfree-test-{os.getpid()}.sock")
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("")
+    listening = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind('{home}/s')"
+    try:
+        script = f'python3 -c "{listening}"; chmod 666 {home}/s; mount --bind {home}/s {target}'
+        lived = live(script, f"test -S {target} && echo socket", rootless=rootless, directory=home)
+        assert lived.seen == [""]
+    finally:
+        target.unlink()

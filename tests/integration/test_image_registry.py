@@ -29,6 +29,7 @@ from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.oci.documents import CONFIG_TYPE, GZIP_LAYER_TYPE, MANIFEST_TYPE, NAME_ANNOTATION, architecture
 from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_source, import_tar
+from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store
 from dutyfree.images.trees import merge_trees
 from dutyfree.model import Image, SandboxSpec
@@ -251,10 +252,10 @@ def in_store(store: Store, layers: tuple[str, ...], target: Path) -> dict[str, t
     """The files of all layers together, as they are kept here."""
     target.mkdir()
     merge_trees([store.tree(layer) for layer in layers], target, bottom=True, ownership=store.ownership)
-    return files_below(target, store)
+    return files_below(target, store.ownership)
 
 
-def files_below(root: Path, store: Store) -> dict[str, tuple[object, ...]]:
+def files_below(root: Path, ownership: Ownership) -> dict[str, tuple[object, ...]]:
     found: dict[str, tuple[object, ...]] = {}
     tops = [path for path in root.iterdir() if path.name not in DOCKER_OWN]
     for path in [each for top in tops for each in (top, *top.rglob("*"))]:
@@ -265,7 +266,7 @@ def files_below(root: Path, store: Store) -> dict[str, tuple[object, ...]]:
             content = os.fsencode(path.readlink())
         elif path.is_file():
             content = path.read_bytes()
-        owner = store.ownership.shown(info.st_uid), store.ownership.shown(info.st_gid)
+        owner = ownership.shown(info.st_uid), ownership.shown(info.st_gid)
         found[str(path.relative_to(root))] = (kind, stat.S_IMODE(info.st_mode), *owner, int(info.st_mtime), content)
     return found
 
@@ -274,7 +275,9 @@ async def in_cell(store: Store, image: Image) -> dict[str, tuple[object, ...]]:
     """The files of a cell, in its own mount, as the kernel shows them."""
     async with CellSubstrate(store=store) as cells, await cells.create(SandboxSpec(image=image)) as box:
         assert isinstance(box, CellSandbox)
-        return await asyncio.to_thread(files_below, Path(f"/proc/{box.pid}/root"), store)
+        first = await asyncio.to_thread(Path(f"/proc/{box.pid}/uid_map").read_text)  # of the cell's own range of ids
+        here = Path(f"/proc/{box.pid}/root")
+        return await asyncio.to_thread(files_below, here, Ownership(int(first.split()[1])))
 
 
 def test_an_image_from_a_registry_arrives_layer_by_layer(

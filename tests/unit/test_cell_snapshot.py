@@ -91,7 +91,7 @@ threading.Thread(target=lambda: subprocess.run(["sleep", "60"]), daemon=True).st
 time.sleep(60)
 """
     running = asyncio.create_task(box.run(Action(["python3", "-c", program])))
-    await text(box, "until [ -s /tmp/3-after ]; do sleep 0.01; done")
+    await text(box, "for i in 0 1 2 3; do until [ -s /tmp/$i-after ]; do sleep 0.01; done; done")
     for _ in range(3):
         async with await box.snapshot() as snapshot:
             other = await create(cells, SandboxSpec(image=snapshot.image))
