@@ -102,20 +102,14 @@ cat {data}/file
     assert done.stdout.splitlines() == ["data", "before"]
 
 
-async def test_a_private_file_that_a_cell_moves_is_in_no_saved_snapshot() -> None:
-    place = Path(tempfile.mkdtemp(prefix="dutyfree-test-", dir="/opt"))
-    place.chmod(0o755)
-    try:
-        (place / "key").write_text(SECRET)
-        (place / "key").chmod(0o600)
-        (place / "open").write_text("open")
-        async with dutyfree.local("cell") as host, host.lease() as box:
-            moved = await box.run(f"cd {place} && mv key moved && mv open moved-too && cat moved")
-            assert SECRET not in moved.text
-            assert (await box.run(["ls", str(place)])).text == "moved\nmoved-too\n"
-            async with await box.snapshot() as snapshot:
-                saved = await snapshot.save()
-            below = host.store.tree(saved.layers[-1]) / str(place)[1:]
-            assert sorted(path.name for path in below.iterdir() if path.is_file()) == ["moved-too"]
-    finally:
-        shutil.rmtree(place)
+async def test_a_private_file_that_a_cell_moves_is_in_no_saved_snapshot(place: Path) -> None:
+    secret(place / "folder").chmod(0o600)
+    (place / "folder/open").write_text("open")
+    async with dutyfree.local("cell") as host, host.lease() as box:
+        moved = await box.run(f"cd {place}/folder && mv key moved && mv open moved-too && cat moved")
+        assert SECRET not in moved.text
+        assert (await box.run(["ls", f"{place}/folder"])).text == "moved\nmoved-too\n"
+        async with await box.snapshot() as snapshot:
+            saved = await snapshot.save()
+        below = host.store.tree(saved.layers[-1]) / f"{place}/folder"[1:]
+        assert sorted(path.name for path in below.iterdir() if path.is_file()) == ["moved-too"]
