@@ -110,31 +110,15 @@ static void many_processes(char **arguments)
     report_count(made);
 }
 
-/* Leaves a process behind that holds all the file watchers it could get; the answer is how many. */
-static void hold_watchers(char **arguments)
+static long take_watchers(long most)
 {
-    int ends[2];
     long count = 0;
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        broken("no pipe");
-    pid_t child = fork();
-    if (child < 0)
-        broken("fork failed");
-    if (child > 0) {
-        if (read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)
-            broken("the holder died");
-        report_count(count);
-    }
-    setsid();
-    for (int i = 0; i < 3; i++)
-        close(i);
-    while (count < number(arguments[0]) && inotify_init1(IN_CLOEXEC) >= 0)
+    while (count < most && inotify_init1(IN_CLOEXEC) >= 0)
         count++;
-    if (write(ends[1], &count, sizeof count) < 0)
-        _exit(1);
-    sleep(HOLD_S);
-    _exit(0);
+    return count;
 }
+
+static void hold_watchers(char **arguments) { hold(take_watchers, number(arguments[0])); }
 
 static void take_watcher(char **arguments)
 {

@@ -55,6 +55,9 @@ _Noreturn void judge_permission(long result);
 /* Runs `body` in a child; its exit code, or 255 when a signal ended it. */
 int in_child(int (*body)(void *), void *argument);
 
+/* Leaves a process behind that goes on holding what `take` took; the answer is how much that was. */
+_Noreturn void hold(long (*take)(long most), long most);
+
 pid_t number(const char *text);
 void join(char *into, size_t size, const char *directory, const char *name);
 

@@ -4,34 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-enum { HOLD_S = 60, PIPE_BYTES = 1 << 20, AT_ONCE = 200 };
-
-/* Leaves a process behind that goes on holding what `take` took; the answer is how much that was. */
-static _Noreturn void hold(long (*take)(long), long most)
-{
-    int ends[2];
-    long count = 0;
-    char text[24];
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        broken("no pipe");
-    pid_t child = fork();
-    if (child < 0)
-        broken("fork failed");
-    if (child > 0) {
-        if (read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)
-            broken("the holder died");
-        snprintf(text, sizeof text, "%ld", count);
-        value(text);
-    }
-    setsid();
-    for (int i = 0; i < 3; i++)
-        close(i);
-    count = take(most);
-    if (write(ends[1], &count, sizeof count) < 0)
-        _exit(1);
-    sleep(HOLD_S);
-    _exit(0);
-}
+enum { PIPE_BYTES = 1 << 20, AT_ONCE = 200 };
 
 static long take_pipes(long most)
 {
