@@ -28,9 +28,10 @@ async def main() -> None:
             await box.reset()
             assert not (await box.run("test -e /tmp/kept")).ok
             seen = [(await box.run(line)).text for line in sys.argv[1:]]
-            unenforced = {gap.what.value: gap.reason for gap in box.unenforced}
+            unenforced = {gap.what.value: gap.reason for gap in reversed(box.unenforced)}
+            reasons = [gap.reason for gap in box.unenforced]
         capabilities = sorted(each.value for each in host.capabilities)
-    print(json.dumps({"unenforced": unenforced, "capabilities": capabilities, "seen": seen}))
+    print(json.dumps({"unenforced": unenforced, "reasons": reasons, "capabilities": capabilities, "seen": seen}))
 
 
 asyncio.run(main())

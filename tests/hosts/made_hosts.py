@@ -20,6 +20,7 @@ class Lived:
     """What a life on a host said."""
 
     unenforced: dict[str, str]
+    reasons: list[str]
     capabilities: list[str]
     seen: list[str]
 

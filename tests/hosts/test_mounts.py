@@ -175,6 +175,7 @@ def test_a_pods_secrets_are_hidden(rootless: bool, place: Path, home: Path) -> N
     env = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
     lived = live(script, f"cat {place}/token 2>&1 || echo hidden", rootless=rootless, directory=home, env=env)
     assert lived.seen[0].endswith("hidden\n")
+    assert f"hidden: {place}" in lived.reasons
 
 
 def test_a_masked_proc(rootless: bool, home: Path) -> None:
@@ -234,6 +235,7 @@ def test_a_mount_opens_no_closed_directory(rootless: bool, place: Path, home: Pa
     script = f"mount -t tmpfs data {place}/data; echo secret > {place}/data/file"
     lived = live(script, f"cat {place}/private {place}/data/file", rootless=rootless, directory=home)
     assert lived.seen == [""]
+    assert f"hidden: {place}/data" in lived.reasons
 
 
 def test_a_socket_that_is_mounted_is_not_shown(rootless: bool, home: Path) -> None:

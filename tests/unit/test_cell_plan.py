@@ -272,6 +272,13 @@ def test_masks_cover_what_is_hidden_in_a_part_that_is_shown_as_it_is() -> None:
     assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= set(targets)
 
 
+def test_what_is_mounted_and_not_shown_is_named() -> None:
+    host = replace(HOST, parts=(Part("/usr").as_it_is("so"),), mounted=("/srv/far", "/usr", "/usr/local"))
+    assert [gap.reason for gap in setting(host).gaps if gap.what is Capability.HOST_FILES] == [
+        "read-only: /usr: so", "hidden: /srv/far",
+    ]  # fmt: skip
+
+
 def test_data_that_is_mounted_on_the_host_is_no_part_of_its_installation() -> None:
     mounts = [Mount("/", "ext4", "0:1"), Mount("/data/disk1", "ext4", "0:2"), Mount("/usr", "ext4", "0:3")]
     assert [mount.path for mount in of_installation(mounts, ["/etc/ssh"])] == ["/usr"]

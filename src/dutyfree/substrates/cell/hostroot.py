@@ -18,6 +18,7 @@ from pathlib import Path
 from dutyfree.errors import InvalidRequest
 from dutyfree.substrates.cell import editable, mounts
 from dutyfree.substrates.cell.parts import (
+    KERNEL_KINDS,
     SYSTEM_TREES,
     Listing,
     Part,
@@ -118,6 +119,8 @@ class HostRoot:
     """Whether the root is an overlay itself, as in a container."""
     has_keys: bool = False
     """Whether the kernel lists keys in `/proc/keys`."""
+    mounted: tuple[str, ...] = ()
+    """What is mounted in the host's installation, but for the kernel's own file systems and what is always masked."""
     absent: tuple[str, ...] = ()
     """Those of `own` that the host has not got."""
     owned: tuple[tuple[str, int, int], ...] = ()
@@ -148,8 +151,9 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
         if not os.path.lexists(path):
             raise InvalidRequest(f"there is nothing at {path!r} to be masked")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ or Path("/var/run/secrets/kubernetes.io").exists()
+    masks_of_ours = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks]
     closed = [*not_for_cells(mounted, in_pod=in_pod), *_mounted_sockets(mounted)]
-    named = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks, *closed]
+    named = [*masks_of_ours, *closed]
     # Both spellings: where a path leads through links, what is at its end must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
     masks -= {"/", *OWN_DIRECTORIES}
@@ -177,6 +181,9 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
         copies=found.copies,
         texts=found.texts,
         parts=parts,
+        mounted=tuple(
+            mount.path for mount in of_installation(mounted, masks_of_ours) if mount.kind not in KERNEL_KINDS
+        ),
         resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
         name_servers=_resolv_conf(),
         is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Unenforced
 from dutyfree.substrates.cell.hostroot import HostRoot
-from dutyfree.substrates.cell.parts import Showing, is_open
+from dutyfree.substrates.cell.parts import Showing, is_below, is_open
 from dutyfree.substrates.hierarchies import Cgroups
 
 NO_TRANSLATION = "mounts cannot translate ids here (on tmpfs from Linux 6.3 on): cells share one range"
@@ -66,10 +66,18 @@ class Setting:
             reason = "parts of /proc are masked here, so that cells have no /proc of their own"
             found.append(Unenforced(Capability.KILL_TREE, reason))
         shown = [f"{part.path}: {part.reason}" for part in self.host.as_it_is]
-        if shown:
-            more = [f"{len(shown) - NAMED_PARTS} more"] if len(shown) > NAMED_PARTS else []
-            found.append(Unenforced(Capability.HOST_FILES, f"read-only: {'; '.join(shown[:NAMED_PARTS] + more)}"))
+        for what, names in (("read-only", shown), ("hidden", self._unseen)):
+            if names:
+                more = [f"{len(names) - NAMED_PARTS} more"] if len(names) > NAMED_PARTS else []
+                found.append(Unenforced(Capability.HOST_FILES, f"{what}: {'; '.join(names[:NAMED_PARTS] + more)}"))
         return found
+
+    @property
+    def _unseen(self) -> list[str]:
+        """Mounts of the host's installation that no part shows, nor a copy."""
+        exact = {*(part.path for part in self.host.parts), *(path for path, _mode, _owner in self.host.copies)}
+        whole = [part.path for part in self.host.as_it_is]
+        return [path for path in self.host.mounted if path not in exact and not is_below(path, whole)]
 
     @property
     def hidden_directories(self) -> list[tuple[str, int]]:
