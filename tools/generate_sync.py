@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 TARGET = SOURCE / "dutyfree" / "sync.py"
 
 CLASSES = {
+    "Host": "dutyfree.client.host",
     "LocalHost": "dutyfree.client.local",
     "HostPool": "dutyfree.client.host_pool",
     "Box": "dutyfree.client.box",
@@ -28,9 +29,11 @@ CLASSES = {
 }
 AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
 """What a function gives that the client is to call and await."""
-SECRETS = "dutyfree.pool.secret"
-OWNER = "LocalHost"
+SECRETS = "dutyfree.leases.secret"
+OWNER = "Host"
 """The class whose `with` block is the life of the event-loop thread."""
+BASES = {"LocalHost": "Host"}
+"""A class that has a base here has its own methods alone: those of the base are inherited."""
 
 HEADER = '''"""The client without `await`: the same names and the same shape, for code that has no event loop.
 
@@ -60,6 +63,8 @@ class Module:
                 origins.update({alias.name: node.module for alias in node.names})
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 origins[node.targets[0].id] = name
+            elif isinstance(node, ast.ClassDef):
+                origins[node.name] = name
         return cls(name, tree, origins)
 
     def find(self, name: str) -> ast.ClassDef | ast.FunctionDef:
@@ -101,14 +106,17 @@ class Generator:
 
     def class_text(self, name: str, module: Module) -> str:
         """One class that holds its async twin and the portal."""
-        node = module.find(name)
-        lines = [f"class {name}:\n{docstring(node)}"]
+        node, base = module.find(name), BASES.get(name)
+        lines = [f"class {name}{f'({base})' if base else ''}:\n{docstring(node)}"]
+        body = "super().__init__(inner, portal)" if base else "self._inner = inner\n        self._portal = portal"
         lines.append(
-            f"    def __init__(self, inner: Async{name}, portal: Portal) -> None:\n"
-            "        self._inner = inner\n        self._portal = portal\n"
+            f"    _inner: Async{name}\n\n"
+            f"    def __init__(self, inner: Async{name}, portal: Portal) -> None:\n        {body}\n"
         )
+        inherited = method_names(Module.load(CLASSES[base]).find(base)) if base else ()
         methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-        lines += [self.method_text(each, module, name) for each in methods if is_public(each)]
+        own = [each for each in methods if is_public(each) and each.name not in inherited]
+        lines += [self.method_text(each, module, name) for each in own]
         return "\n".join(lines)
 
     def method_text(self, node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module, owner: str) -> str:
@@ -204,6 +212,11 @@ class Generator:
         if default is None:
             return text
         return f"{text} = {self.annotation(default, module)}"
+
+
+def method_names(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """The names of a class's methods."""
+    return {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def is_public(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from dutyfree.client.local import LocalHost, local
     from dutyfree.client.stream import Stream
     from dutyfree.images.recipes.file import load_recipe
+    from dutyfree.leases.secret import Secret
     from dutyfree.pool.options import PoolOptions
-    from dutyfree.pool.secret import Secret
 
 __version__ = "0.1.0"
 
@@ -111,7 +111,7 @@ __all__ = [
 _ELSEWHERE = {
     "load_recipe": "dutyfree.images.recipes.file",
     "PoolOptions": "dutyfree.pool.options",
-    "Secret": "dutyfree.pool.binding",
+    "Secret": "dutyfree.leases.binding",
 }
 
 

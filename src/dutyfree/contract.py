@@ -54,6 +54,7 @@ from dutyfree.model import (
     SandboxSpec,
     Span,
     Unenforced,
+    Usage,
 )
 
 SpanListener = Callable[[Span], None]
@@ -216,6 +217,10 @@ class Sandbox(ABC):
         `snapshot` and `Substrate.create` do.
         """
         raise Unsupported("this substrate cannot fork its sandboxes")
+
+    async def usage(self) -> Usage | None:
+        """What the sandbox takes of the machine now; None where the substrate cannot measure it."""
+        return None
 
     @abstractmethod
     async def destroy(self) -> None:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.groups import Group, Rollout
+from dutyfree.client.host import Host as AsyncHost
+from dutyfree.client.host import LeaseOptions, Task, Value
 from dutyfree.client.host_pool import DEFAULT_LASTING_S
 from dutyfree.client.host_pool import HostPool as AsyncHostPool
 from dutyfree.client.local import LocalHost as AsyncLocalHost
-from dutyfree.client.local import Task, Value
 from dutyfree.client.local import local as async_local
 from dutyfree.client.portal import Portal
 from dutyfree.client.stream import Stream as AsyncStream
@@ -37,6 +38,8 @@ from dutyfree.contract import Snapshot as AsyncSnapshot
 from dutyfree.contract import Terminal as AsyncTerminal
 from dutyfree.images.recipes.progress import Progress
 from dutyfree.images.store import Store
+from dutyfree.leases.secret import Secret, conceal, conceal_lease
+from dutyfree.leases.table import Lease
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -53,11 +56,11 @@ from dutyfree.model import (
     Unenforced,
     Upper,
 )
+from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
-from dutyfree.pool.secret import Secret, conceal, conceal_lease
 from dutyfree.pool.status import PoolStatus
 
-__all__ = ["Box", "Files", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
+__all__ = ["Box", "Files", "Host", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
 
 
 def local(
@@ -72,19 +75,17 @@ def local(
     `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
     "auto" takes the cheapest that works here and whose wall is strong enough for `trust` ("trusted", "model",
     "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
-    a `pool`, sandboxes are kept warm and used again. `on_span` is told of every span of every sandbox as it ends.
+    a `pool`, sandboxes are kept warm and used again. `on_span` is called with every span of every lease as it ends.
     """
     return LocalHost(async_local(substrate, pool=pool, on_span=on_span, **options), Portal())
 
 
-class LocalHost:
-    """Gives out leases while its `with` block lasts; at its end every sandbox is destroyed.
+class Host:
+    """Gives out leases on sandboxes while its `with` block lasts; at its end every lease of it ends."""
 
-    Entering raises InvalidRequest for a substrate that nobody registered, and SubstrateUnavailable, with a hint, where
-    the substrate cannot work on this machine.
-    """
+    _inner: AsyncHost
 
-    def __init__(self, inner: AsyncLocalHost, portal: Portal) -> None:
+    def __init__(self, inner: AsyncHost, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
 
@@ -98,19 +99,9 @@ class LocalHost:
         self._portal.close(lambda: self._inner.__aexit__(None, None, None))
 
     @property
-    def pool(self) -> HostPool:
-        """The pool that keeps sandboxes warm. Raises InvalidRequest for a host without one."""
-        return HostPool(self._inner.pool, self._portal)
-
-    @property
     def substrate(self) -> str:
         """The name of the substrate that makes this host's sandboxes."""
         return self._inner.substrate
-
-    @property
-    def why(self) -> str:
-        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
-        return self._inner.why
 
     @property
     def isolation(self) -> Isolation:
@@ -121,11 +112,6 @@ class LocalHost:
     def capabilities(self) -> frozenset[Capability]:
         """What its sandboxes can do here and now."""
         return self._inner.capabilities
-
-    @property
-    def has_default_image(self) -> bool:
-        """Whether a lease without an image has something to start from."""
-        return self._inner.has_default_image
 
     def build(
         self, recipe: Recipe, *, name: str | None = None, on_progress: Progress | None = None, rebuild: bool = False
@@ -139,10 +125,73 @@ class LocalHost:
         """
         return self._portal.call(lambda: self._inner.build(recipe, name=name, on_progress=on_progress, rebuild=rebuild))
 
-    @property
-    def store(self) -> Store:
-        """Where images are kept. Raises Unsupported where the substrate has none."""
-        return self._inner.store
+    def acquire(
+        self,
+        image: Recipe | Image | str | None = None,
+        *,
+        resources: Resources | None = None,
+        network: Network | str = Network.NONE,
+        upper: Upper | str = Upper.TMPFS,
+        env: Mapping[str, str] | None = None,
+        isolation: Isolation | str = "auto",
+        secrets: Mapping[str, Secret | str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        owner: str = "",
+        key: str | None = None,
+        timeout_s: float | None = None,
+        ttl_s: float | None = None,
+    ) -> Box:
+        """A lease on a sandbox, until `box.close()`, `release(box.lease.id)`, its expiry or the host's end.
+
+        `image` is what the sandbox starts from: a recipe (built if need be), an image, or the name of one in the store;
+        without it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate
+        gives.
+
+        `env` and `secrets` are added to the environment of each command; secrets are shown nowhere. `files` (content by
+        absolute path) and `secret_files` (below /dev/shm) are written before the box is given out. `owner` names the
+        party among which the host shares its places fairly. The same `key` of the same owner gives the same lease, so
+        that a call whose answer was lost can be repeated. `timeout_s` bounds the wait for a sandbox. The lease expires
+        after `ttl_s` unless it is renewed; by default the pool's options say when, and without a pool it does not.
+
+        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
+        CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a recipe that
+        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when creation went wrong.
+        """
+        secrets = conceal(secrets)
+        secret_files = conceal(secret_files)
+        return Box(
+            self._portal.call(
+                lambda: self._inner.acquire(
+                    image,
+                    resources=resources,
+                    network=network,
+                    upper=upper,
+                    env=env,
+                    isolation=isolation,
+                    secrets=secrets,
+                    files=files,
+                    secret_files=secret_files,
+                    owner=owner,
+                    key=key,
+                    timeout_s=timeout_s,
+                    ttl_s=ttl_s,
+                )
+            ),
+            self._portal,
+        )
+
+    def get(self, lease_id: str) -> Box:
+        """The box of a lease once more. Raises LeaseLost if the lease has ended or is not known."""
+        return Box(self._portal.call(lambda: self._inner.get(lease_id)), self._portal)
+
+    def leases(self) -> list[Lease]:
+        """The leases of this host, oldest first."""
+        return self._portal.get(lambda: self._inner.leases())
+
+    def release(self, lease_id: str) -> None:
+        """End a lease. Does nothing if it has ended; raises LeaseLost if it was never known."""
+        self._portal.call(lambda: self._inner.release(lease_id))
 
     @contextmanager
     def lease(
@@ -162,20 +211,7 @@ class LocalHost:
         timeout_s: float | None = None,
         ttl_s: float | None = None,
     ) -> Iterator[Box]:
-        """A fresh sandbox for the length of the block.
-
-        `image` is what it starts from: a recipe (built if need be), an image, or the name of one in the store; without
-        it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate gives.
-
-        On a host with a pool, the sandbox may have been made, and used, before: nothing of that is in it. `secrets` are
-        further entries of the environment, which show nowhere; `files` and `secret_files` (below /dev/shm) are put in
-        place. `owner` is whose turn is counted, `timeout_s` how long to wait, `ttl_s` how long the lease lasts; the
-        same `key` gives the same lease.
-
-        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
-        CapacityError when the machine is full, BuildFailed for a recipe that does, and SubstrateFailed, GuestMisbehaved
-        or DeadlineExceeded when creation went wrong.
-        """
+        """A box for the length of the block: `acquire`, then `close`. Arguments and errors are those of `acquire`."""
         secrets = conceal(secrets)
         secret_files = conceal(secret_files)
         with self._portal.enter(
@@ -205,12 +241,12 @@ class LocalHost:
         n: int,
         prepare: Callable[[Box], None] | None = None,
         at_least: int | None = None,
-        **lease: Any,
+        **lease: Unpack[LeaseOptions],
     ) -> Iterator[Group[Box]]:
         """`n` sandboxes alike for the length of the block, as the rollouts of one prompt need them.
 
-        `prepare` is done once, in one of them, which the others are then forked from; where sandboxes cannot be forked,
-        in each. `lease` is what `lease` takes. If some cannot be had, `failures` of what is given says why; fewer than
+        `prepare` is done once, in one of them, from which the others are then forked; where sandboxes cannot be forked,
+        in each. `lease` is what `lease` takes. If some cannot be had, `failures` of the group says why; fewer than
         `at_least` (all, unless it is given) raise as `lease` does.
         """
         lease = conceal_lease(lease)
@@ -230,13 +266,13 @@ class LocalHost:
         concurrency: int = 64,
         retries: int = 1,
         on_progress: Callable[[int, int], Any] | None = None,
-        **lease: Any,
+        **lease: Unpack[LeaseOptions],
     ) -> list[Rollout[Task, Value]]:
-        """`work(box, task)` for each task, in a sandbox of its own, `concurrency` at a time; results as tasks came.
+        """`work(box, task)` for each task, in a sandbox of its own, `concurrency` at a time; results in task order.
 
-        `image` is what sandboxes start from, or says it for each task. A rollout that the machinery failed, or for
-        which there was no room, is begun anew in a new sandbox up to `retries` times, and has an error in the end, not
-        a value. What `work` itself raises, and is not an error of Dutyfree's, ends everything and is raised.
+        `image` is what sandboxes start from, or a function that gives it for each task. A rollout that the machinery
+        failed, or for which there was no room, is begun anew in a new sandbox up to `retries` times; in the end it has
+        an error, not a value. An exception of `work` itself that is not Dutyfree's ends everything and is raised.
         """
         lease = conceal_lease(lease)
         return self._portal.call(
@@ -252,17 +288,52 @@ class LocalHost:
         )
 
 
+class LocalHost(Host):
+    """Gives out leases while its `with` block lasts; at its end every sandbox is destroyed.
+
+    Entering raises InvalidRequest for a substrate that is not registered, and SubstrateUnavailable, with a hint, where
+    the substrate cannot work on this machine.
+    """
+
+    _inner: AsyncLocalHost
+
+    def __init__(self, inner: AsyncLocalHost, portal: Portal) -> None:
+        super().__init__(inner, portal)
+
+    @property
+    def pool(self) -> HostPool:
+        """The pool that keeps sandboxes warm. Raises InvalidRequest for a host without one."""
+        return HostPool(self._inner.pool, self._portal)
+
+    @property
+    def why(self) -> str:
+        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
+        return self._inner.why
+
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a lease without an image has something to start from."""
+        return self._inner.has_default_image
+
+    @property
+    def store(self) -> Store:
+        """Where images are kept. Raises Unsupported where the substrate has none."""
+        return self._inner.store
+
+
 class HostPool:
     """The pool of a host, as its users see it."""
+
+    _inner: AsyncHostPool
 
     def __init__(self, inner: AsyncHostPool, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
 
     def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
-        """Find the way to each of these, and build the layers: what its first lease would otherwise wait for.
+        """Find the way to each of these and build its layers: the first lease would wait for it otherwise.
 
-        Raises as `LocalHost.build` does.
+        Raises as `Host.build` does.
         """
         self._portal.call(lambda: self._inner.prepare(wanted, resources=resources))
 
@@ -275,10 +346,10 @@ class HostPool:
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
     ) -> None:
-        """So many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
+        """This many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
 
-        What comes first is made ready first. The same `name` again replaces what was said; what nobody came for within
-        `lasting_s` lapses. Recipes are built before this returns; raises as `LocalHost.build` does.
+        Entries are made ready in their order. The same `name` again replaces what was announced under it; what was not
+        asked for within `lasting_s` lapses. Recipes are built before this returns; raises as `Host.build` does.
         """
         self._portal.call(
             lambda: self._inner.announce(demand, name=name, in_s=in_s, lasting_s=lasting_s, resources=resources)
@@ -288,13 +359,24 @@ class HostPool:
         """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""
         return self._portal.get(lambda: self._inner.status())
 
+    def expected(self) -> int:
+        """How many announced leases have not been asked for yet."""
+        return self._portal.get(lambda: self._inner.expected())
+
+    def on_end(self, listener: Callable[[Grant], None] | None) -> None:
+        """Call `listener` with each lease that ends, and its spans: `measure.live` keeps them."""
+        self._portal.get(lambda: self._inner.on_end(listener))
+
 
 class Box:
-    """One sandbox, yours until the lease ends. Any number of calls may be under way at the same time.
+    """One sandbox, yours until the lease ends. Any number of calls may be in progress at the same time.
 
-    Every method raises InvalidRequest for a call that makes no sense, SandboxGone once the sandbox is dead, and a
-    subclass of InfraFailed when the machinery failed; a command that fails is an observation.
+    Every method raises InvalidRequest for a call that makes no sense, LeaseLost once the lease has ended, SandboxGone
+    once the sandbox is dead, and a subclass of InfraFailed when the machinery failed; a command that fails gives an
+    observation.
     """
+
+    _inner: AsyncBox
 
     def __init__(self, inner: AsyncBox, portal: Portal) -> None:
         self._inner = inner
@@ -306,9 +388,9 @@ class Box:
         return self._inner.id
 
     @property
-    def files(self) -> Files:
-        """The sandbox's files, by absolute path."""
-        return Files(self._inner.files, self._portal)
+    def lease(self) -> Lease:
+        """The lease: its id, its fencing token, and when it expires. A fork has the lease of its parent."""
+        return self._inner.lease
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -387,7 +469,7 @@ class Box:
     def reset(self) -> None:
         """Put the sandbox back to how the lease gave it out: nothing of what happened in it since is left.
 
-        Calls that are under way raise SandboxReset, sessions of before have ended. A reset that fails destroys the
+        Calls that are in progress raise SandboxReset, sessions of before have ended. A reset that fails destroys the
         sandbox. Raises Unsupported where the substrate cannot.
         """
         self._portal.call(lambda: self._inner.reset())
@@ -402,21 +484,27 @@ class Box:
     def fork(self, count: int) -> list[Box]:
         """`count` further sandboxes with the files as they are now, without the processes.
 
-        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none.
-        Raises Unsupported where the substrate cannot, and CapacityError.
+        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none; in a
+        pool they count against its limits. Raises Unsupported where the substrate cannot, and CapacityError.
         """
         return [Box(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count))]
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Let the lease last for `ttl_s` seconds from now, or for as long as its pool's leases do by default.
+        """Let the lease last for `ttl_s` seconds from now, or for as long as the host's leases do by default.
 
-        For rollouts that take longer: a lease of a pool ends by itself unless somebody says that it is still wanted.
-        Without a pool it lasts as long as its block, and there is nothing to renew. Raises LeaseLost if it has ended.
+        For rollouts that take longer: a lease of a pool expires unless it is renewed. Raises LeaseLost if it has ended.
         """
         self._portal.call(lambda: self._inner.renew(ttl_s))
 
+    def close(self) -> None:
+        """End the lease, and with it the sandbox and its forks; of a fork, end the fork alone. Idempotent.
+
+        Raises SubstrateFailed for a sandbox that does not end.
+        """
+        self._portal.call(lambda: self._inner.close())
+
     def destroy(self) -> None:
-        """End the sandbox, and those it was forked into, before its lease does. Idempotent; raises SubstrateFailed."""
+        """End the sandbox, and those it was forked into, before its lease ends. Idempotent; raises SubstrateFailed."""
         self._portal.call(lambda: self._inner.destroy())
 
 
@@ -428,6 +516,8 @@ class Stream:
     its input until `end_input`. Either way, leaving early ends the command's whole process tree, and a reader that
     stops reading makes the command wait.
     """
+
+    _inner: AsyncStream
 
     def __init__(self, inner: AsyncStream, portal: Portal) -> None:
         self._inner = inner
@@ -469,6 +559,8 @@ class Stream:
 
 class Session:
     """A persistent shell: cwd, variables, functions and background jobs survive from action to action."""
+
+    _inner: AsyncSession
 
     def __init__(self, inner: AsyncSession, portal: Portal) -> None:
         self._inner = inner
@@ -512,6 +604,8 @@ class Session:
 class Snapshot:
     """The files of a sandbox at one moment. Outlives the sandbox; gone with the substrate unless it was saved."""
 
+    _inner: AsyncSnapshot
+
     def __init__(self, inner: AsyncSnapshot, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
@@ -550,6 +644,8 @@ class Snapshot:
 
 class Terminal:
     """A command on a pseudo-terminal: raw bytes in and out."""
+
+    _inner: AsyncTerminal
 
     def __init__(self, inner: AsyncTerminal, portal: Portal) -> None:
         self._inner = inner
@@ -592,6 +688,8 @@ class Files:
     `Sandbox.run` does. Past `timeout_s` it raises FileFailed with ETIMEDOUT, and what was under way in the sandbox is
     killed: code in there can stop a file operation for as long as it likes. The sandbox can be used as before.
     """
+
+    _inner: AsyncFiles
 
     def __init__(self, inner: AsyncFiles, portal: Portal) -> None:
         self._inner = inner

@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from dutyfree.pool.commands import Command, Create, Demote, Destroy, Promote, Reset
-from dutyfree.pool.costs import Costs, Operation
+from dutyfree.pool.commands import Create, Demote, Destroy, PlannerCommand, Promote, Reset
+from dutyfree.pool.costs import Costs, Step
 from dutyfree.pool.demand import Announcement, Demand
 from dutyfree.pool.planner import plan
+from dutyfree.pool.planner_input import (
+    Abilities,
+    Idle,
+    Limits,
+    Operation,
+    OperationKind,
+    PlannerInput,
+    Returned,
+    Tuning,
+)
 from dutyfree.pool.size import Size
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Abilities, Idle, Kind, Limits, Returned, Tuning, View, Work
 
 MIB = 1024**2
 IMAGES = Abilities(reset=True, images=True)
@@ -35,12 +44,12 @@ def measured(
     costs = Costs()
     for each in ladders:
         for rung in each.rungs:
-            costs.observe(Operation.create(rung), create_s)
-            costs.observe(Operation.reset(rung), reset_s)
+            costs.observe(Step.create(rung), create_s)
+            costs.observe(Step.reset(rung), reset_s)
             costs.observe_size(rung, size)
         for digest in each.top.digests[1:]:
-            costs.observe(Operation.stage(digest), stage_s)
-    costs.observe(Operation.destroy(), 0.1)
+            costs.observe(Step.stage(digest), stage_s)
+    costs.observe(Step.destroy(), 0.1)
     return costs
 
 
@@ -53,13 +62,13 @@ class PoolModel:
     abilities: Abilities = IMAGES
     costs: Costs | None = None
     tuning: Tuning = Tuning()  # noqa: RUF009 - it is frozen
-    planner: Callable[[View], tuple[Command, ...]] = plan
+    planner: Callable[[PlannerInput], tuple[PlannerCommand, ...]] = plan
     now_s: float = 0.0
     demand: Demand = field(default_factory=Demand)
     idle: dict[str, Idle] = field(default_factory=dict)
     returned: dict[str, Returned] = field(default_factory=dict)
     leased: dict[str, Idle] = field(default_factory=dict)
-    works: list[tuple[Work, Idle]] = field(default_factory=list)
+    operations: list[tuple[Operation, Idle]] = field(default_factory=list)
     """Each with the sandbox that there will be."""
     queue: list[State] = field(default_factory=list)
     clock: float = 0.0
@@ -70,9 +79,9 @@ class PoolModel:
         if self.costs is None:
             self.costs = measured(self.ladders)
 
-    def view(self) -> View:
+    def view(self) -> PlannerInput:
         assert self.costs is not None
-        return View(
+        return PlannerInput(
             self.now_s,
             self.limits,
             self.abilities,
@@ -81,7 +90,7 @@ class PoolModel:
             {each.top: each for each in self.ladders},
             tuple(self.idle.values()),
             tuple(self.returned.values()),
-            tuple(work for work, _ in self.works),
+            tuple(work for work, _ in self.operations),
             len(self.leased),
             sum((each.size for each in self.leased.values()), Size()),
             dict(Counter(self.queue)),
@@ -118,7 +127,7 @@ class PoolModel:
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def plan(self) -> tuple[Command, ...]:
+    def plan(self) -> tuple[PlannerCommand, ...]:
         """Make a plan and begin it."""
         commands = self.planner(self.view())
         assert commands == self.planner(self.view()), "the same view gives the same plan"
@@ -129,34 +138,36 @@ class PoolModel:
 
     def finish(self, count: int | None = None) -> None:
         """The oldest works end, or all of them; whoever waits for what there is then gets it."""
-        ending, self.works = self.works[:count], self.works[len(self.works[:count]) :]
+        ending, self.operations = self.operations[:count], self.operations[len(self.operations[:count]) :]
         for work, idle in ending:
-            if work.kind is not Kind.DESTROY:
+            if work.kind is not OperationKind.DESTROY:
                 self.idle[idle.sandbox] = replace(idle, since_s=self.now_s, clock=self.clock)
         self._serve()
 
     def settle(self, rounds: int = 200) -> int:
         """Plan, and let works end, until there is nothing to do; how many rounds that took."""
         for number in range(rounds):
-            if not self.plan() and not self.works:
+            if not self.plan() and not self.operations:
                 return number
             self.finish()
         raise AssertionError(f"still something to do after {rounds} rounds: {self.plan()}")
 
-    def _begin(self, command: Command) -> None:
+    def _begin(self, command: PlannerCommand) -> None:
         self.counts[type(command).__name__] += 1
         match command:
             case Create(state):
                 assert any(state.begins(each.top) for each in self.ladders), "nobody asked for that"
                 made_in = state if self.abilities.images else state.cut(1)
                 idle = self._new(state, made_in)
-                self.works.append((Work(Kind.CREATE, state, self.now_s, idle.size), idle))
+                self.operations.append((Operation(OperationKind.CREATE, state, self.now_s, idle.size), idle))
             case Promote(sandbox, state):
                 had = self.idle.pop(sandbox)
                 assert had.state.begins(state), "something that was not asked for would be inherited"
                 assert had.state != state
                 size = self._size(state)
-                self.works.append((Work(Kind.PROMOTE, state, self.now_s, size), replace(had, state=state, size=size)))
+                self.operations.append(
+                    (Operation(OperationKind.PROMOTE, state, self.now_s, size), replace(had, state=state, size=size))
+                )
             case Demote(sandbox):
                 had = self.idle.pop(sandbox)
                 assert self.abilities.reset
@@ -170,26 +181,26 @@ class PoolModel:
                 held = self.idle.pop(sandbox, None) or self.returned.pop(sandbox)
                 state = held.state if isinstance(held, Idle) else held.made_in
                 idle = Idle(sandbox, state, state, self.now_s, held.size)
-                self.works.append((Work(Kind.DESTROY, state, self.now_s, held.size), idle))
+                self.operations.append((Operation(OperationKind.DESTROY, state, self.now_s, held.size), idle))
                 self.counts[reason] += 1
                 self.clock = max(self.clock, command.clock)
 
     def _reset(self, had: Idle) -> None:
         clean = replace(had, state=had.made_in, size=self._size(had.made_in))
-        self.works.append((Work(Kind.RESET, had.made_in, self.now_s, had.size), clean))
+        self.operations.append((Operation(OperationKind.RESET, had.made_in, self.now_s, had.size), clean))
 
     def _check(self) -> None:
         held = [
             *(each.size for each in self.idle.values()),
             *(each.size for each in self.returned.values()),
             *(each.size for each in self.leased.values()),
-            *(work.size for work, _ in self.works),
+            *(work.size for work, _ in self.operations),
         ]
         assert len(held) <= self.limits.sandboxes
         total = sum(held, Size())
         assert self.limits.memory_bytes is None or total.memory_bytes <= self.limits.memory_bytes
         assert self.limits.disk_bytes is None or total.disk_bytes <= self.limits.disk_bytes
-        assert sum(work.kind is not Kind.DESTROY for work, _ in self.works) <= self.limits.at_once
+        assert sum(work.kind is not OperationKind.DESTROY for work, _ in self.operations) <= self.limits.at_once
 
     def _serve(self) -> None:
         for state in tuple(self.queue):

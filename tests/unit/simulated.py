@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dutyfree.pool.view import Abilities, Limits
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.simulate.distributions import Exponential, Fixed, Lognormal
 from dutyfree.simulate.latencies import EVERY, Failures, Latencies
 from dutyfree.simulate.load import Arrivals, Behaviour, Load, Recipes, Steps, Stragglers

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dutyfree.choose.decision import MOST_ACTIONS, TERMS, Candidate, Cost, Weights, choose, cost_of
+from dutyfree.choose.trust import Trust
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Isolation
-from dutyfree.pool.isolation import MOST_ACTIONS, TERMS, Candidate, Cost, Weights, choose, cost_of
-from dutyfree.pool.trust import Trust
 
 GIB = 1 << 30
 
@@ -154,7 +154,9 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_client_can_decide_without_numpy() -> None:
-    code = "import sys, dutyfree.pool.isolation, dutyfree.pool.candidates; print({'numpy', 'scipy'} & set(sys.modules))"
+    code = (
+        "import sys, dutyfree.choose.decision, dutyfree.choose.candidates; print({'numpy', 'scipy'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"set()\n"
 
 

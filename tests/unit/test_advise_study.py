@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from synthetic_results import NATURES, Nature, synthetic_results, write_results
 
+from dutyfree.choose.candidates import read_candidates
+from dutyfree.choose.decision import Weights
+from dutyfree.choose.trust import Trust
 from dutyfree.cli import advise as command
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.measure.advise import Question, advise
@@ -20,9 +23,6 @@ from dutyfree.measure.design.study import Arm, Condition, Grid, Study, Warmth
 from dutyfree.measure.results.records import ActionRecord, Results, Trial, TrialOutcome
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Isolation, Phase
-from dutyfree.pool.candidates import read_candidates
-from dutyfree.pool.isolation import Weights
-from dutyfree.pool.trust import Trust
 
 GIB = 1 << 30
 NS_PER_MS = 1_000_000

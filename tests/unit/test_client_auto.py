@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dutyfree
-from dutyfree.client.choosing import PRIORS, Choice
+from dutyfree.choose.automatic import PRIORS, Choice
+from dutyfree.choose.trust import Trust
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Isolation
-from dutyfree.pool.trust import Trust
 
 
 async def test_a_trusted_rollout_gets_what_is_cheapest() -> None:

@@ -20,8 +20,8 @@ from dutyfree.errors import (
     SubstrateFailed,
     Unsupported,
 )
+from dutyfree.leases.binding import Binding
 from dutyfree.model import Action, Image, Network, Phase, Recipe, SandboxSpec, Stage
-from dutyfree.pool.binding import Binding
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.metrics import HIT

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutyfree.errors import FileFailed, InvalidRequest, Unsupported
-from dutyfree.model import Action, Capability, SandboxSpec, Upper
-from dutyfree.pool.binding import (
+from dutyfree.leases.binding import (
     MAX_ENTRIES,
     MAX_ENVIRONMENT_BYTES,
     MAX_FILES,
@@ -27,9 +26,10 @@ from dutyfree.pool.binding import (
     MaskedEnvironment,
     bind,
 )
-from dutyfree.pool.fence import Fence, LeasedSandbox
-from dutyfree.pool.leases import Lease
-from dutyfree.pool.secret import Secret
+from dutyfree.leases.fence import Fence, LeasedSandbox
+from dutyfree.leases.secret import Secret
+from dutyfree.leases.table import Lease
+from dutyfree.model import Action, Capability, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.fake import FakeSubstrate
 from dutyfree.substrates.guarded import GuardedSubstrate

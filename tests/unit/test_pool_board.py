@@ -11,9 +11,9 @@ import pytest
 
 import dutyfree
 from dutyfree.cli.main import main
-from dutyfree.pool.board import Board, notices
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
+from dutyfree.pool.status_file import Board, notices
 from dutyfree.substrates import claims
 
 HOST = """

@@ -20,7 +20,7 @@ from dutyfree.pool.costs import (
     UNKNOWN_SIZE,
     Costs,
     Estimate,
-    Operation,
+    Step,
     load_costs,
     load_costs_or_none,
     save_costs,
@@ -29,7 +29,7 @@ from dutyfree.pool.size import Size
 from dutyfree.pool.state import State
 
 ATTRS = ladder("b", "attrs", "deps")
-CREATE = Operation.create(ATTRS.top)
+CREATE = Step.create(ATTRS.top)
 
 
 def test_before_anything_is_measured_a_stage_is_dearer_than_a_creation() -> None:
@@ -44,7 +44,7 @@ def test_what_was_not_measured_is_taken_to_be_like_others_of_its_kind() -> None:
     costs = Costs()
     costs.observe(CREATE, 0.002)
     assert costs.create_s(State(("never",))) == pytest.approx(0.002)
-    assert costs.estimate(Operation.create(State(("never",)))).count == 0
+    assert costs.estimate(Step.create(State(("never",)))).count == 0
 
 
 def test_a_mean_is_the_plain_one_at_first_and_then_follows() -> None:
@@ -99,10 +99,10 @@ def test_what_is_no_duration_is_refused(seconds: float) -> None:
 
 def test_sums_along_a_ladder() -> None:
     costs = Costs()
-    costs.observe(Operation.create(ATTRS.rungs[0]), 1.0)
-    costs.observe(Operation.create(ATTRS.top), 2.0)
-    costs.observe(Operation.stage("attrs"), 10.0)
-    costs.observe(Operation.stage("deps"), 30.0)
+    costs.observe(Step.create(ATTRS.rungs[0]), 1.0)
+    costs.observe(Step.create(ATTRS.top), 2.0)
+    costs.observe(Step.stage("attrs"), 10.0)
+    costs.observe(Step.stage("deps"), 30.0)
     assert costs.stages_s(ATTRS, ATTRS.rungs[0]) == pytest.approx(40.0)
     assert costs.stages_s(ATTRS, ATTRS.rungs[1]) == pytest.approx(30.0)
     assert costs.stages_s(ATTRS, ATTRS.top) == 0
@@ -129,19 +129,19 @@ def test_the_least_recently_observed_are_forgotten() -> None:
     costs = Costs()
     costs.observe(CREATE, 123.0)
     for number in range(MAX_ENTRIES + 10):
-        costs.observe(Operation.stage(str(number)), 1.0)
+        costs.observe(Step.stage(str(number)), 1.0)
         costs.observe_size(State((str(number),)), Size(1, 1))
     content = costs.as_dict()
     assert len(content["operations"]) == len(content["sizes"]) == MAX_ENTRIES
     assert costs.estimate(CREATE).count == 0
-    assert costs.estimate(Operation.stage(str(MAX_ENTRIES))).count == 1
+    assert costs.estimate(Step.stage(str(MAX_ENTRIES))).count == 1
 
 
 def test_costs_outlive_the_process(tmp_path: Path) -> None:
     costs = Costs()
     for seconds in (1.0, 2.0, 0.0):
         costs.observe(CREATE, seconds)
-    costs.observe(Operation.destroy(), 0.25)
+    costs.observe(Step.destroy(), 0.25)
     costs.observe_size(ATTRS.top, Size(5, 6))
     path = tmp_path / "costs.json"
     assert load_costs(path).as_dict() == Costs().as_dict()

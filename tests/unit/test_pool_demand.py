@@ -15,9 +15,9 @@ from dutyfree.pool import demand as module
 from dutyfree.pool.arrivals import MAX_TICKS, MEMORY_S, History, Past, Sizes
 from dutyfree.pool.demand import MAX_STATES, Announcement, Demand
 from dutyfree.pool.keepalive import lives, ttl_s, worth_s
+from dutyfree.pool.planner_input import Tuning
 from dutyfree.pool.size import Size
 from dutyfree.pool.state import State
-from dutyfree.pool.view import Tuning
 
 ATTRS = ladder("b", "attrs", "deps").top
 FLASK = ladder("b", "flask").top

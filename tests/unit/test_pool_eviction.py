@@ -8,10 +8,10 @@ from pool_model import MIB, PoolModel, ladder, measured
 
 from dutyfree.pool.commands import Create, Destroy
 from dutyfree.pool.demand import Announcement
-from dutyfree.pool.eviction import Candidate, in_order, priority, share
+from dutyfree.pool.eviction import Evictable, in_order, priority, share
+from dutyfree.pool.planner_input import Limits
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.state import State
-from dutyfree.pool.view import Limits
 
 A, B, C = ladder("a"), ladder("b"), ladder("c")
 
@@ -36,7 +36,7 @@ def test_a_share_is_of_whatever_is_taken_most_of() -> None:
 def test_the_order_is_that_of_priorities_and_does_not_depend_on_how_it_was_given(
     given: list[tuple[float, int]],
 ) -> None:
-    candidates = [Candidate(f"{name}-{number}", worth, NO_SIZE) for number, (worth, name) in enumerate(given)]
+    candidates = [Evictable(f"{name}-{number}", worth, NO_SIZE) for number, (worth, name) in enumerate(given)]
     ordered = in_order(candidates)
     assert ordered == in_order(reversed(candidates))
     assert [each.priority for each in ordered] == sorted(each.priority for each in candidates)

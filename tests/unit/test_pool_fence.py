@@ -12,10 +12,10 @@ import pytest
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import InfraFailed, InvalidRequest, LeaseLost, LinkFailed, SandboxGone, Unsupported
+from dutyfree.leases.binding import Binding, bind
+from dutyfree.leases.fence import Fence, LeasedSandbox
+from dutyfree.leases.table import Lease, LeaseTable
 from dutyfree.model import Action, Capability, Observation, SandboxSpec
-from dutyfree.pool.binding import Binding, bind
-from dutyfree.pool.fence import Fence, LeasedSandbox
-from dutyfree.pool.leases import Lease, LeaseTable
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.fake import FakeSandbox, FakeScript, FakeSubstrate, Fault, FaultKind, Step
 from dutyfree.substrates.guarded import GuardedSandbox, GuardedSubstrate

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pool_model import IMAGES, MIB, STAGES, PoolModel, ladder, measured
 
 from dutyfree.pool.commands import Create, Demote, Destroy, Promote, Reset
-from dutyfree.pool.costs import Costs, Operation
+from dutyfree.pool.costs import Costs, Step
 from dutyfree.pool.planner import plan, plan_cold
+from dutyfree.pool.planner_input import Abilities, Limits, Tuning
 from dutyfree.pool.size import Size
 from dutyfree.pool.state import State
-from dutyfree.pool.view import Abilities, Limits, Tuning
 
 ATTRS = ladder("b", "attrs", "attrs-deps")
 FLASK = ladder("b", "flask", "flask-deps")
@@ -34,10 +34,10 @@ def pools(draw: st.DrawFn) -> PoolModel:
     durations = st.sampled_from([0.01, 0.2, 1.0, 5.0])
     for rung in dict.fromkeys(rung for each in LADDERS for rung in each.rungs):
         if draw(st.booleans()):
-            costs.observe(Operation.create(rung), draw(durations))
-            costs.observe(Operation.reset(rung), draw(durations))
+            costs.observe(Step.create(rung), draw(durations))
+            costs.observe(Step.reset(rung), draw(durations))
         if draw(st.booleans()):
-            costs.observe(Operation.stage(rung.digests[-1]), draw(durations))
+            costs.observe(Step.stage(rung.digests[-1]), draw(durations))
         below = costs.size(rung.cut(rung.depth - 1)) if rung.depth > 1 else Size(MIB)
         costs.observe_size(rung, below + Size(draw(st.integers(0, 2)) * MIB, draw(st.integers(0, 2)) * MIB))
     limits = Limits(

@@ -10,13 +10,13 @@ from test_pool import RECIPE, plain, pool_of, text, until
 
 import dutyfree
 from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost, SubstrateFailed
+from dutyfree.leases.binding import Binding
 from dutyfree.model import Action, Phase, Recipe, SandboxSpec, Stage
 from dutyfree.pool import works
-from dutyfree.pool.binding import Binding
-from dutyfree.pool.costs import Operation
+from dutyfree.pool.costs import Step
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.options import PoolOptions
-from dutyfree.pool.view import Kind
+from dutyfree.pool.planner_input import OperationKind
 from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
 
 
@@ -73,12 +73,12 @@ async def test_creations_that_are_stuck_give_their_places_to_others(monkeypatch:
         wanted = await plain(stager)
         for _ in range(12):
             await pool.release(await pool.acquire(wanted))
-        assert pool.costs.estimate(Operation.create(wanted.ladder.top)).count >= 10
+        assert pool.costs.estimate(Step.create(wanted.ladder.top)).count >= 10
         start_s = time.monotonic()
         grants = await asyncio.gather(*(pool.acquire(wanted, timeout_s=30) for _ in range(3)))
         assert len(grants) == 3
         assert time.monotonic() - start_s < 20
-        assert pool.metrics.failures[Kind.CREATE, "DeadlineExceeded"] == 2
+        assert pool.metrics.failures[OperationKind.CREATE, "DeadlineExceeded"] == 2
 
 
 async def test_announcements_are_whole_numbers() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_model import IMAGES, STAGES, ladder, measured
 
-from dutyfree.pool.costs import Costs, Operation
+from dutyfree.pool.costs import Costs, Step
+from dutyfree.pool.planner_input import Abilities, Idle
 from dutyfree.pool.routing import COLD_RUNG, Policy, Route, route
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Abilities, Idle
 
 ATTRS = ladder("b", "attrs", "deps")
 FLASK = ladder("b", "flask")
@@ -102,9 +102,9 @@ def test_every_route_leads_to_just_what_is_wanted_and_the_best_is_taken(
 ) -> None:
     costs = Costs()
     for digest, seconds in creations.items():
-        costs.observe(Operation("create", digest), seconds)
+        costs.observe(Step("create", digest), seconds)
     for digest, seconds in stages.items():
-        costs.observe(Operation.stage(digest), seconds)
+        costs.observe(Step.stage(digest), seconds)
     abilities, idle = Abilities(images=images), idle_of(*states)
     found = route(wanted, idle, costs, abilities, policy)
     assert found == route(wanted, idle, costs, abilities, policy)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import FAILING, LATENCIES, erlang_c_wait_s, queue_of, scenario, steps
 
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.size import Size
-from dutyfree.pool.view import Abilities, Limits
 from dutyfree.simulate import Outcome, PoolModel, default_scenario, load_scenario, simulate
 from dutyfree.simulate.clock import Contention
 from dutyfree.simulate.load import Arrivals

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulated import BEHAVIOUR, steps
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.simulate import fleet
+from dutyfree.fleet import routing as fleet
 from dutyfree.simulate.clock import Clock, Contention, Processor
 from dutyfree.simulate.distributions import Distribution, Exponential, Fixed, Lognormal, Samples, Zipf, total
 from dutyfree.simulate.load import Arrivals, Recipes, Stragglers

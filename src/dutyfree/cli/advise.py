@@ -7,19 +7,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dutyfree.choose.decision import Weights
+from dutyfree.choose.trust import Trust
 from dutyfree.cli.formatting import count, one_line, plain, size, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.options import size_or_none
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.project import whole
 from dutyfree.errors import InvalidRequest
-from dutyfree.pool.isolation import Weights
-from dutyfree.pool.trust import Trust
 
 if TYPE_CHECKING:
+    from dutyfree.choose.decision import Cost, Decision
     from dutyfree.measure.advise import Advice, Announced, Evidence, Question, Unannounced
     from dutyfree.measure.stats.estimate import Caveat
-    from dutyfree.pool.isolation import Cost, Decision
 
 _DEFAULTS = Weights()
 _DIGITS = 4

@@ -11,7 +11,7 @@ from dutyfree.cli.formatting import count, duration, plain
 from dutyfree.cli.outcome import ExitCode
 
 if TYPE_CHECKING:
-    from dutyfree.pool.board import Notice
+    from dutyfree.pool.status_file import PublishedStatus
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,9 +27,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def execute(options: argparse.Namespace) -> int:
     """Print it. Exit code 1: there is no pool."""
-    from dutyfree.pool.board import notices
+    from dutyfree.pool.status_file import read_all
 
-    found = notices()
+    found = read_all()
     if options.json:
         print(json.dumps([{"pid": each.pid, **each.status} for each in found], indent=2))
     elif options.prometheus:
@@ -41,17 +41,18 @@ def execute(options: argparse.Namespace) -> int:
     return ExitCode.DONE if found else ExitCode.FAILED
 
 
-def described(notice: Notice) -> str:
+def described(notice: PublishedStatus) -> str:
     """One pool in a few lines."""
     status = notice.status
-    held = status["idle"] + status["returned"] + status["leased"] + sum(status["works"].values())
+    held = status["idle"] + status["returned"] + status["leased"] + sum(status["operations"].values())
     hits = "" if status["hit_rate"] is None else f", {100 * status['hit_rate']:.1f} % of them hits"
     p50, p95 = status["readiness_p50_ms"], status["readiness_p95_ms"]
     ready = "" if p50 is None else f"ready within {p50:.2f} ms (p50), {p95:.2f} ms (p95); "
     lines = [
         f"{plain(str(status['substrate']))}, process {notice.pid}, policy {plain(str(status['policy']))}",
         f"  sandboxes  {held} of {status['limit']}: {status['leased']} leased, {status['idle']} idle"
-        f"{_listed(status['idle_by_rung'])}, {status['returned']} given back{_listed(status['works'], ', under way ')}",
+        f"{_listed(status['idle_by_rung'])}, {status['returned']} returned"
+        f"{_listed(status['operations'], ', in progress ')}",
         f"  requests   {count(sum(status['acquires'].values()), 'lease')} given{_listed(status['acquires'])}{hits}; "
         f"{status['waiting']} waiting",
         f"  readiness  {ready}{duration(status['saved_s'])} saved",

@@ -22,11 +22,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def execute(options: argparse.Namespace) -> int:
     """Show them again and again, until Ctrl-C or as often as was asked for."""
-    from dutyfree.pool.board import notices
+    from dutyfree.pool.status_file import read_all
 
     shown = 0
     while True:
-        text = "\n\n".join(described(each) for each in notices()) or "no pool is open on this machine"
+        text = "\n\n".join(described(each) for each in read_all()) or "no pool is open on this machine"
         print(f"{_HOME_AND_CLEAR if sys.stdout.isatty() else ''}{text}\n", flush=True)
         shown += 1
         if shown == options.count:

@@ -48,9 +48,9 @@ async def group(
     prepare: Callable[[Box], Awaitable[None]] | None,
     at_least: int | None,
     forks: bool,
-    turn: asyncio.Lock,
+    lock: asyncio.Lock,
 ) -> AsyncIterator[Group[Box]]:
-    """`count` boxes for the length of the block; see `LocalHost.group`."""
+    """`count` boxes for the length of the block; see `Host.group`."""
     least = count if at_least is None else at_least
     if not 1 <= count <= MAX_GROUP or not 1 <= least <= count:
         raise InvalidRequest(f"a group of {count}, at least {least}: between 1 and {MAX_GROUP} are possible")
@@ -60,7 +60,7 @@ async def group(
             await prepare(first)
             found = Group([first, *(await first.fork(count - 1) if count > 1 else ())], ())
         else:
-            async with turn:
+            async with lock:
                 found = await _leased(lease, count, held)
             if prepare is not None:
                 await asyncio.gather(*(prepare(box) for box in found))
@@ -105,7 +105,7 @@ async def roll_out(
     retries: int,
     on_progress: Callable[[int, int], Any] | None,
 ) -> list[Rollout[Task, Value]]:
-    """One rollout for each task; see `LocalHost.map`."""
+    """One rollout for each task; see `Host.map`."""
     if concurrency < 1 or retries < 0:
         raise InvalidRequest(f"concurrency {concurrency}, retries {retries}: use at least 1 and 0")
     todo = list(tasks)

@@ -1,39 +1,36 @@
-"""The pool of a host: warm sandboxes for whoever leases, and what can be said to it and asked of it."""
+"""The pool of a host: what its users can say to it and ask of it, and what it needs of the host."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import CapacityError, SubstrateFailed
+from dutyfree.errors import SubstrateFailed
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, Resources, SandboxSpec
-from dutyfree.pool.binding import Binding
-from dutyfree.pool.board import EVERY_S, Board
 from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
 from dutyfree.pool.demand import Announcement
-from dutyfree.pool.known import KnownLadders
+from dutyfree.pool.grants import Grant
+from dutyfree.pool.ladder_cache import LadderCache
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status import PoolStatus
-from dutyfree.pool.tenancy import Grant
+from dutyfree.pool.status_file import EVERY_S, StatusFile
+from dutyfree.pool.wanted import Wanted
 
 DEFAULT_LASTING_S = 3600.0
 MAX_NAMES = 4096
 
 
-class PoolKeeper:
-    """A pool, with what it needs of its host: the host's side of it."""
+class OpenPool:
+    """A pool with all that belongs to its life: the way to images, the costs file, the status file."""
 
     def __init__(
         self,
@@ -42,27 +39,30 @@ class PoolKeeper:
         store: Store | None,
         build: Build,
         on_span: SpanListener | None,
+        *,
+        shown: bool,
     ) -> None:
-        self._options = options
+        """`shown` says whether `dutyfree top` shows the pool."""
         layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
-        self._ladders = KnownLadders(self._stager)
+        self._ladders = LadderCache(self._stager)
+        self._keeps_ladders = shown
         self._costs_file = Path(options.costs) if options.costs is not None else None
         self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
         if damage:
-            warnings.warn(f"what was measured before is lost: {damage}", stacklevel=2)
+            warnings.warn(f"earlier measurements are lost: {damage}", stacklevel=2)
         self._pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
-        self._calls = 0
-        self._announced: dict[str, list[str]] = {}
-        """What was announced last under each name."""
-        self._board: Board | None = None
+        self._status_file: StatusFile | None = None
         self._shows: asyncio.Task[None] | None = None
+        self._shown = shown
 
     async def open(self) -> None:
-        """Begin to keep sandboxes warm."""
-        self._board = await in_thread(Board)
+        """Begin to give out leases and to keep sandboxes warm."""
+        if self._shown:
+            self._status_file = await in_thread(StatusFile)
         await self._pool.open()
-        self._shows = asyncio.create_task(self._show(self._board))
+        if self._status_file is not None:
+            self._shows = asyncio.create_task(self._show(self._status_file))
 
     async def close(self) -> None:
         """End every lease and every sandbox. Raises SubstrateFailed."""
@@ -75,45 +75,24 @@ class PoolKeeper:
         finally:
             await self._stager.close()
             await self._keep_costs()
-            if self._board is not None:
-                await in_thread(self._board.close)
+            if self._status_file is not None:
+                await in_thread(self._status_file.close)
 
-    def tell_of_ends(self, listener: Callable[[Grant], None] | None) -> None:
-        """Have somebody told of each lease that ends, with its spans: `measure.live` keeps them."""
-        self._pool.on_end = listener
+    @property
+    def leases(self) -> Pool:
+        """The machinery below, which gives out grants; users take boxes from their host."""
+        return self._pool
 
-    @asynccontextmanager
-    async def leased(
-        self,
-        what: Recipe | Image,
-        spec: SandboxSpec,
-        bound: Mapping[str, Any],
-        *,
-        timeout_s: float | None = None,
-        **asked: Any,
-    ) -> AsyncIterator[Box]:
-        """A box for the length of the block; see `LocalHost.lease`."""
-        binding = Binding(**{name: value for name, value in bound.items() if value is not None})
-        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
-        start_s = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout_s):
-                wanted = await self._ladders.find(what, spec)
-        except TimeoutError:
-            raise CapacityError(
-                f"it was not built within {timeout_s:g} s", hint="it goes on; come back later"
-            ) from None
-        left_s = max(0.001, timeout_s - (time.monotonic() - start_s))
-        grant = await self._pool.acquire(wanted, binding=binding, timeout_s=left_s, **asked)
-        try:
-            yield Box(grant.sandbox, partial(self._pool.renew, grant))
-        finally:
-            await asyncio.shield(self._pool.release(grant))
+    async def find(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
+        """The way to sandboxes with this in them; a pool remembers it, so that a warm lease need not find it again."""
+        if self._keeps_ladders:
+            return await self._ladders.find(what, spec)
+        return await self._stager.wanted(what, spec)
 
-    async def _show(self, board: Board) -> None:
+    async def _show(self, status_file: StatusFile) -> None:
         while True:
-            with suppress(OSError):  # a full disk must not end what the pool is there for
-                await in_thread(board.show, self._pool.status())
+            with suppress(OSError):  # a full disk must not stop the pool
+                await in_thread(status_file.write, self._pool.status())
             await asyncio.sleep(EVERY_S)
 
     async def _keep_costs(self) -> None:
@@ -126,17 +105,32 @@ class PoolKeeper:
                 ) from error
 
 
-class HostPool(PoolKeeper):
+class HostPool(OpenPool):
     """The pool of a host, as its users see it."""
 
-    async def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
-        """Find the way to each of these, and build the layers: what its first lease would otherwise wait for.
+    def __init__(
+        self,
+        substrate: Substrate,
+        options: PoolOptions,
+        store: Store | None,
+        build: Build,
+        on_span: SpanListener | None,
+        *,
+        shown: bool,
+    ) -> None:
+        super().__init__(substrate, options, store, build, on_span, shown=shown)
+        self._calls = 0
+        self._announced: dict[str, list[str]] = {}
+        """The ids of what was announced last under each name."""
 
-        Raises as `LocalHost.build` does.
+    async def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
+        """Find the way to each of these and build its layers: the first lease would wait for it otherwise.
+
+        Raises as `Host.build` does.
         """
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
         for what in wanted:
-            await self._ladders.find(what, spec)
+            await self.find(what, spec)
 
     async def announce(
         self,
@@ -147,26 +141,32 @@ class HostPool(PoolKeeper):
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
     ) -> None:
-        """So many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
+        """This many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
 
-        What comes first is made ready first. The same `name` again replaces what was said; what nobody came for within
-        `lasting_s` lapses. Recipes are built before this returns; raises as `LocalHost.build` does.
+        Entries are made ready in their order. The same `name` again replaces what was announced under it; what was not
+        asked for within `lasting_s` lapses. Recipes are built before this returns; raises as `Host.build` does.
         """
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
-        wanted = [await self._ladders.find(what, spec) for what, _ in demand]
+        wanted = [await self.find(what, spec) for what, _ in demand]
         at_s = time.monotonic() + in_s
         self._calls += 1
-        told = [
+        announced = [
             (Announcement(f"{name}/{self._calls}/{number}", each.ladder.top, count, at_s, at_s + lasting_s), each)
             for number, (each, (_, count)) in enumerate(zip(wanted, demand, strict=True))
         ]
-        for former in self._announced.pop(name, ()):
-            self._pool.demand.withdraw(former)
-        self._pool.announce(told)
-        self._announced[name] = [each.id for each, _ in told]
+        self._pool.announce(announced, withdrawn=self._announced.pop(name, ()))
+        self._announced[name] = [each.id for each, _ in announced]
         if len(self._announced) > MAX_NAMES:
-            del self._announced[next(iter(self._announced))]  # those that are so old have lapsed, or were met
+            del self._announced[next(iter(self._announced))]  # names that old have lapsed or were met
 
     def status(self) -> PoolStatus:
         """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""
         return self._pool.status()
+
+    def expected(self) -> int:
+        """How many announced leases have not been asked for yet."""
+        return sum(count for _, count, _ in self._pool.core.demand.announced(time.monotonic()))
+
+    def on_end(self, listener: Callable[[Grant], None] | None) -> None:
+        """Call `listener` with each lease that ends, and its spans: `measure.live` keeps them."""
+        self._pool.on_end = listener

@@ -20,9 +20,9 @@ from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
 from dutyfree.measure.results.writer import ResultsWriter
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase, Span
+from dutyfree.pool.grants import Grant
 from dutyfree.pool.metrics import HIT
 from dutyfree.pool.routing import COLD_RUNG
-from dutyfree.pool.tenancy import Grant
 from dutyfree.trace import account
 
 ACTION: Final = (Phase.DISPATCH, Phase.EXECUTE, Phase.OBSERVE)
@@ -50,13 +50,13 @@ class LeaseJournal:
     def __enter__(self) -> Self:
         self._writer.__enter__()
         self._writer.arm(self._arm, {"substrate": self._arm})
-        self._pool.tell_of_ends(self.note)
+        self._pool.on_end(self.note)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.tell_of_ends(None)
+        self._pool.on_end(None)
         self._writer.stop("")
         self._writer.__exit__(kind, error, trace)
 

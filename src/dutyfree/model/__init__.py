@@ -11,6 +11,7 @@ from dutyfree.model.phase import Phase
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
 from dutyfree.model.span import Span
 from dutyfree.model.spec import Capability, SandboxSpec, Unenforced, Upper
+from dutyfree.model.usage import Usage
 
 __all__ = [
     "DEFAULT_OUTPUT_LIMIT_BYTES",
@@ -37,4 +38,5 @@ __all__ = [
     "Timing",
     "Unenforced",
     "Upper",
+    "Usage",
 ]

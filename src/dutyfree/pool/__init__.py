@@ -1,6 +1,6 @@
-"""Warm pools: sandboxes that are ready before somebody asks, and leases on them.
+"""Pools: sandboxes that are ready before they are asked for, and the leases on them.
 
-Decisions are pure and take their time from whoever asks: `planner` (what to make, keep and end), `routing` (which idle
-sandbox is closest to what is wanted), `leases` (who has what, until when), `admission` (whose turn it is), `isolation`
-(which substrate, for whose code). `pool` carries them out.
+`core` decides, without I/O: what to make, keep and end (`planner`), which idle sandbox is closest to what is wanted
+(`routing`), which request comes next (`queue`). `pool` drives it with asyncio; `dutyfree.simulate` drives the same core
+with virtual time. A host without a pool is a pool with the policy `cold`: it keeps nothing warm.
 """

@@ -1,10 +1,21 @@
-"""What a planner can tell a pool to do."""
+"""What a pool's decisions come out as: the planner's commands, and the core's commands to its driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from dutyfree.errors import DutyfreeError
+from dutyfree.leases.table import Lease
+from dutyfree.pool.goal import Goal
+from dutyfree.pool.members import Member
+from dutyfree.pool.planner_input import OperationKind
+from dutyfree.pool.queue import Request
 from dutyfree.pool.state import State
+
+G = TypeVar("G", bound=Goal)
+
+# The planner's commands, to the core.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +42,75 @@ class Demote:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Take a sandbox that was given back to the state that it was made in, with nothing left of its lease."""
+    """Take a returned sandbox back to the state that it was made in, with nothing left of its lease."""
 
     sandbox: str
 
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """End a sandbox that is idle or was given back."""
+    """End an idle or returned sandbox."""
 
     sandbox: str
     reason: str
-    """`surplus`, `expired`, `evicted`, `unusable`: for counters."""
+    """`surplus`, `expired`, `evicted` or `unusable`: for counters."""
     clock: float = 0.0
-    """Of an eviction: what the pool's clock is to be from now on, unless it is later already."""
+    """For an eviction: the pool's eviction clock moves to this value, unless it is later already."""
 
 
-Command = Create | Promote | Demote | Reset | Destroy
+PlannerCommand = Create | Promote | Demote | Reset | Destroy
+
+# The core's commands, to its driver.
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Generic[G]):
+    """Begin an operation, and report its end to `PoolCore.finished` by its number."""
+
+    number: int
+    kind: OperationKind
+    goal: G
+    state: State
+    """The state in which the sandbox is to be afterwards; for a destruction, the state that it is in."""
+    made_in: State
+    """The state in which a creation makes the sandbox, before stages are added up to `state`."""
+    member: Member[G] | None
+    """None for a creation."""
+    within_s: float | None = None
+    """A creation is stuck after this time: the driver gives it up and reports DeadlineExceeded."""
+    reason: str = ""
+    """Why: `demote` for a reset of an idle sandbox; for a destruction see `Destroy.reason`, and `lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give up a creation that no request waits for any more, and report it to `PoolCore.finished`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Give(Generic[G]):
+    """Give the leased sandbox to the caller of this request."""
+
+    request: Request[G]
+    lease: Lease
+    member: Member[G]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Generic[G]):
+    """Raise this error in the caller of this request."""
+
+    request: Request[G]
+    error: DutyfreeError
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """This lease has run out: put its tenant out, then report `PoolCore.returned`."""
+
+    lease: Lease
+
+
+CoreCommand = Start[G] | Abort | Give[G] | Refuse[G] | Expire

@@ -15,7 +15,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.state import Ladder, State
 
-Kind = Literal["create", "stage", "reset", "destroy"]
+StepKind = Literal["create", "stage", "reset", "destroy"]
 
 MAX_ENTRIES: Final = 4096
 """Of operations, and of sizes: past that the ones observed least recently are forgotten."""
@@ -35,31 +35,31 @@ _SLOWEST_P95: Final = 0.1
 _LEAST_S: Final = 1e-6
 
 
-class Operation(NamedTuple):
+class Step(NamedTuple):
     """Something that takes time. With an empty digest: any of its kind."""
 
-    kind: Kind
+    kind: StepKind
     digest: str = ""
 
     @staticmethod
-    def create(state: State) -> Operation:
+    def create(state: State) -> Step:
         """The creation of a sandbox in this state."""
-        return Operation("create", state.digests[-1])
+        return Step("create", state.digests[-1])
 
     @staticmethod
-    def stage(digest: str) -> Operation:
+    def stage(digest: str) -> Step:
         """The stage that has this digest, run inside a sandbox that has all before it."""
-        return Operation("stage", digest)
+        return Step("stage", digest)
 
     @staticmethod
-    def reset(made_in: State) -> Operation:
+    def reset(made_in: State) -> Step:
         """The reset of a sandbox to the state that it was made in."""
-        return Operation("reset", made_in.digests[-1])
+        return Step("reset", made_in.digests[-1])
 
     @staticmethod
-    def destroy() -> Operation:
+    def destroy() -> Step:
         """The end of any sandbox."""
-        return Operation("destroy")
+        return Step("destroy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Estimate:
     count: int
 
 
-PRIORS: Final[Mapping[Kind, Estimate]] = {
+PRIORS: Final[Mapping[StepKind, Estimate]] = {
     "create": Estimate(1.0, 30.0, 0),
     "stage": Estimate(10.0, 600.0, 0),
     "reset": Estimate(0.5, 30.0, 0),
@@ -116,14 +116,14 @@ class Costs:
         self._sizes: dict[State, Size] = {}
         self._largest = NO_SIZE
 
-    def observe(self, operation: Operation, seconds: float) -> None:
+    def observe(self, operation: Step, seconds: float) -> None:
         """Take note that an operation took so long. Those that failed say nothing and are not to be told.
 
         Raises InvalidRequest for what is no duration.
         """
         if not 0 <= seconds <= MAX_SECONDS:
             raise InvalidRequest(f"{seconds!r} is not the duration of an operation")
-        for each in (operation, Operation(operation.kind)) if operation.digest else (operation,):
+        for each in (operation, Step(operation.kind)) if operation.digest else (operation,):
             track = self._tracks.pop(each, None)
             if track is None:
                 track = _Track.first(seconds)
@@ -133,7 +133,7 @@ class Costs:
         while len(self._tracks) > MAX_ENTRIES:
             del self._tracks[next(iter(self._tracks))]
 
-    def estimate(self, operation: Operation) -> Estimate:
+    def estimate(self, operation: Step) -> Estimate:
         """What is to be expected of it: from its own past, else from others of its kind, else from `PRIORS`."""
         track = self._tracks.get(operation)
         if track is not None:
@@ -177,8 +177,8 @@ class Costs:
         The sum of the parts' own percentiles, which is more than the percentile of their sum.
         """
         if images:
-            return self.estimate(Operation.create(state)).p95_s
-        parts = (Operation("create", state.digests[0]), *(Operation("stage", digest) for digest in state.digests[1:]))
+            return self.estimate(Step.create(state)).p95_s
+        parts = (Step("create", state.digests[0]), *(Step("stage", digest) for digest in state.digests[1:]))
         return sum([self.estimate(part).p95_s for part in parts])
 
     def observe_size(self, state: State, size: Size) -> None:
@@ -237,11 +237,11 @@ class Costs:
             costs.observe_size(row.required("digests", _state), size)
         return costs
 
-    def _mean_s(self, kind: Kind, digest: str) -> float:
+    def _mean_s(self, kind: StepKind, digest: str) -> float:
         track = self._tracks.get((kind, digest))
         return self._guess(kind)[0] if track is None else track.mean_s
 
-    def _guess(self, kind: Kind) -> tuple[float, float]:
+    def _guess(self, kind: StepKind) -> tuple[float, float]:
         others = self._tracks.get((kind, ""))
         mean_s, p95_s = (others.mean_s, others.p95_s) if others else (PRIORS[kind].mean_s, PRIORS[kind].p95_s)
         if kind == "stage":
@@ -300,9 +300,9 @@ def _entries(top: tables.Table, key: str) -> list[dict[str, Any]]:
 
 
 def _kind(value: Any) -> str:
-    if value not in get_args(Kind):
+    if value not in get_args(StepKind):
         raise InvalidRequest(
-            f"there is no operation of the kind {value!r:.80}", hint=f"use {', '.join(get_args(Kind))}"
+            f"there is no operation of the kind {value!r:.80}", hint=f"use {', '.join(get_args(StepKind))}"
         )
     return str(value)
 

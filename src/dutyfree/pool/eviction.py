@@ -2,7 +2,7 @@
 
 What would be missed least goes first, and the clock moves to what it was worth. Whoever becomes idle after that begins
 at the new clock, so that what was worth much once, and was not used since, is overtaken in the end. The clock is one
-number that the pool keeps: plans read it in `View.clock` and `Idle.clock`, and move it by `Destroy.clock`.
+number that the pool keeps: plans read it in `PlannerInput.clock` and `Idle.clock`, and move it by `Destroy.clock`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dutyfree.pool.planner_input import Limits
 from dutyfree.pool.size import Size
-from dutyfree.pool.view import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Evictable:
     """A sandbox that could go."""
 
     sandbox: str
@@ -38,6 +38,6 @@ def share(size: Size, limits: Limits) -> float:
     return parts
 
 
-def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+def in_order(candidates: Iterable[Evictable]) -> list[Evictable]:
     """Who would be missed least comes first; of equals, the one named first."""
     return sorted(candidates, key=lambda each: (each.priority, each.sandbox))

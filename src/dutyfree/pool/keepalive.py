@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from dutyfree.pool.arrivals import Past
+from dutyfree.pool.planner_input import Tuning
 from dutyfree.pool.size import Size
-from dutyfree.pool.view import Tuning
 
 LEAST_GIB: Final = 1 / 16
 """A sandbox is never held to be smaller: a place in the pool has its price, too."""

@@ -1,4 +1,4 @@
-"""Acquires that may be repeated: whoever asks again with the same key waits for the same lease."""
+"""Acquires that may be repeated: a second call with the same key waits for the same lease."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.pool.grants import Grant
 from dutyfree.pool.state import State
-from dutyfree.pool.tenancy import Grant
 
 Name = tuple[str, str]
 """An owner, and a key of its own."""
@@ -23,14 +23,14 @@ class _Shared:
 
 
 class KeyedAcquires:
-    """Acquires under way that have a key. One whom nobody waits for any more is given up, with what it got."""
+    """Acquires in progress that have a key. One without waiting callers is cancelled, and its lease is given up."""
 
     def __init__(self, give_up: Callable[[Grant], object]) -> None:
         self._give_up = give_up
         self._shared: dict[Name, _Shared] = {}
 
     def is_pending(self, name: Name) -> bool:
-        """Whether one with this name is under way."""
+        """Whether an acquire of this name is in progress."""
         return name in self._shared
 
     async def join(
@@ -63,9 +63,9 @@ class KeyedAcquires:
         if not shared.task.done():
             shared.task.cancel()
         elif not shared.task.cancelled() and shared.task.exception() is None:
-            self._give_up(shared.task.result())  # it came at the last moment
+            self._give_up(shared.task.result())  # it was granted at the last moment
 
     def _done(self, name: Name, task: asyncio.Task[Grant]) -> None:
         del self._shared[name]
         if not task.cancelled():
-            task.exception()  # whoever waits is told; and if nobody does, nobody has to be
+            task.exception()  # marks it as seen: callers that wait raise it themselves

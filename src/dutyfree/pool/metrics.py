@@ -1,4 +1,4 @@
-"""What a pool has done: counters, and the last readiness times. Everything is bounded."""
+"""Counters of a pool, and its last readiness times. Everything is bounded."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections import Counter, deque
 from typing import Final
 
 from dutyfree.errors import DutyfreeError
-from dutyfree.pool.costs import Costs
-from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.outcomes import Outcome, OutcomeKind, Outcomes
-from dutyfree.pool.routing import COLD_RUNG
-from dutyfree.pool.tenancy import Grant
-from dutyfree.pool.view import Kind
+from dutyfree.pool.planner_input import OperationKind
 
 _KEPT: Final = 4096
-"""Readiness times: enough for a p99, of what happened lately."""
+"""Readiness times that are kept: enough for a p99 of the recent past."""
 HIT: Final = "hit"
-"""The rung of a request that found just what it wanted."""
+"""The rung of a request that found an idle sandbox in just the wanted state."""
 
 
 class Metrics:
@@ -24,40 +20,37 @@ class Metrics:
 
     def __init__(self) -> None:
         self.acquires: Counter[str] = Counter()
-        """By the rung on which a sandbox was found: `HIT`, the name of a lower one, or `cold`."""
+        """By the rung on which a sandbox was found: `HIT`, the name of a lower rung, or `cold`."""
         self.outcomes = Outcomes()
-        """Of acquires."""
-        self.failures: Counter[tuple[Kind, str]] = Counter()
-        """Of works, by their kind and the error's name."""
+        """How acquires ended."""
+        self.failures: Counter[tuple[OperationKind, str]] = Counter()
+        """Failed operations, by kind and by the name of the error's class."""
         self.destroyed: Counter[str] = Counter()
-        """By the planner, for its reason."""
+        """Sandboxes that the planner has ended, by its reason."""
         self.lost = 0
         """Sandboxes that died by themselves."""
         self.expired = 0
-        """Leases that nobody renewed."""
+        """Leases that ran out."""
         self.saved_s = 0.0
-        """Readiness that was not waited for: what a creation costs here, less what was waited."""
+        """Waiting that warm sandboxes have saved: the cost of creations, less the time that callers did wait."""
         self._readiness_ms: deque[float] = deque(maxlen=_KEPT)
         self.readiness_total_ms = 0.0
 
-    def acquired(self, grant: Grant, wanted: Wanted, costs: Costs, *, images: bool) -> None:
-        """Somebody has got a sandbox."""
-        self.acquires[grant.rung] += 1
+    def acquired(self, rung: str, readiness_ms: float, saved_s: float) -> None:
+        """Count a granted request: `readiness_ms` after it came its sandbox was ready."""
+        self.acquires[rung] += 1
         self.outcomes.count(Outcome(OutcomeKind.OBSERVATION))
-        self._readiness_ms.append(grant.readiness_ms)
-        self.readiness_total_ms += grant.readiness_ms
-        if grant.rung != COLD_RUNG:
-            cold_s = costs.rebuild_s(wanted.ladder.top, images=images)
-            self.saved_s += max(0.0, cold_s - grant.readiness_ms / 1000)
+        self._readiness_ms.append(readiness_ms)
+        self.readiness_total_ms += readiness_ms
+        self.saved_s += saved_s
 
-    def failed(self, kind: Kind, error: DutyfreeError) -> None:
-        """A work has failed."""
-        name = type(error).__name__
-        self.failures[kind, name] += 1
+    def failed(self, kind: OperationKind, error: DutyfreeError) -> None:
+        """Count a failed operation."""
+        self.failures[kind, type(error).__name__] += 1
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of those who found just what they wanted; None before anybody came."""
+        """The share of requests that found just what they wanted; None before the first request."""
         total = self.acquires.total()
         return self.acquires[HIT] / total if total else None
 

@@ -1,4 +1,4 @@
-"""How a pool is to behave."""
+"""The settings of a pool."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.pool.core import CoreOptions
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
-from dutyfree.pool.view import Limits
 
 MAX_SANDBOXES: Final = 1_000_000
+MAX_BYTES: Final = 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,13 @@ class PoolOptions:
     """The defaults suit one training process on one machine."""
 
     sandboxes: int = 64
-    """Leased, idle, and being made: never more than this."""
+    """The most sandboxes at any time: leased, idle, being made, and forks of leased ones."""
+    memory_bytes: int | None = None
+    """The most memory that they may take together, by what sandboxes in the same states were measured to take."""
+    disk_bytes: int | None = None
+    """The most disk space that they may take together, likewise."""
     at_once: int | None = None
-    """Creations, promotions and resets under way; by default two for each processor."""
+    """Creations, promotions and resets in progress; by default two for each processor."""
     policy: Policy | str = Policy.LOCALITY
     """`locality`; or, to compare it with, `no-locality` and `cold`."""
     layers: bool = True
@@ -33,26 +39,37 @@ class PoolOptions:
     timeout_s: float = 600.0
     """How long a request waits unless it says otherwise."""
     ttl_s: float = 3600.0
-    """How long a lease lasts unless it says otherwise, or is renewed."""
+    """How long a lease lasts unless it says otherwise, or is renewed. Infinite: until it is released."""
     costs: Path | str | None = None
-    """A file that keeps what was measured, from one run to the next."""
+    """A file that keeps measured costs from one run to the next."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", _policy(self.policy))
-        for name in ("sandboxes", "at_once", "waiting", "waiting_per_owner"):
+        for name, most in (
+            ("sandboxes", MAX_SANDBOXES),
+            ("at_once", MAX_SANDBOXES),
+            ("waiting", MAX_SANDBOXES),
+            ("waiting_per_owner", MAX_SANDBOXES),
+            ("memory_bytes", MAX_BYTES),
+            ("disk_bytes", MAX_BYTES),
+        ):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= MAX_SANDBOXES):
-                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_SANDBOXES}")
-        for name in ("timeout_s", "ttl_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidRequest(f"{name} is {value}; it must be positive and finite")
+            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
+                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {most}")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise InvalidRequest(f"timeout_s is {self.timeout_s}; it must be positive and finite")
+        if not self.ttl_s > 0:
+            raise InvalidRequest(f"ttl_s is {self.ttl_s}; it must be positive")
 
     @property
     def limits(self) -> Limits:
         """What plans must keep to."""
         at_once = self.at_once if self.at_once is not None else 2 * (os.cpu_count() or 1)
-        return Limits(self.sandboxes, at_once=at_once)
+        return Limits(self.sandboxes, self.memory_bytes, self.disk_bytes, at_once)
+
+    def for_core(self, abilities: Abilities) -> CoreOptions:
+        """The settings of the pool's core, over a substrate with these abilities."""
+        return CoreOptions(self.limits, abilities, Policy(self.policy), self.waiting, self.waiting_per_owner)
 
 
 def _policy(value: Policy | str) -> Policy:
@@ -61,3 +78,9 @@ def _policy(value: Policy | str) -> Policy:
     except ValueError:
         names = ", ".join(repr(str(each)) for each in Policy)
         raise InvalidRequest(f"policy is {value!r}; it can be {names}") from None
+
+
+WITHOUT_A_POOL: Final = PoolOptions(
+    sandboxes=MAX_SANDBOXES, at_once=MAX_SANDBOXES, policy=Policy.COLD, waiting=MAX_SANDBOXES, ttl_s=math.inf
+)
+"""The settings of a host without a pool: each lease has a new sandbox, which lasts until the lease is released."""

@@ -15,23 +15,23 @@ from math import inf
 from operator import attrgetter
 
 from dutyfree.pool import eviction
-from dutyfree.pool.commands import Command, Create, Demote, Destroy, Promote, Reset
-from dutyfree.pool.costs import Operation
+from dutyfree.pool.commands import Create, Demote, Destroy, PlannerCommand, Promote, Reset
+from dutyfree.pool.costs import Step
 from dutyfree.pool.demand import Demand
+from dutyfree.pool.planner_input import Idle, Limits, Operation, OperationKind, PlannerInput, Returned
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.slots import Slot, Slots, Tier
 from dutyfree.pool.state import State
-from dutyfree.pool.view import Idle, Kind, Limits, Returned, View, Work
 
 _SINCE = attrgetter("since_s")
 
 
-def plan(view: View) -> tuple[Command, ...]:
+def plan(view: PlannerInput) -> tuple[PlannerCommand, ...]:
     """What is to be begun now, the most urgent first. An empty plan means that all is well until something happens."""
     return _Planning(view).commands()
 
 
-def plan_cold(view: View) -> tuple[Command, ...]:
+def plan_cold(view: PlannerInput) -> tuple[PlannerCommand, ...]:
     """The plan of a pool that keeps nothing: one new sandbox for each request, and an end to all that come back."""
     back = tuple(Returned(each.sandbox, each.made_in, each.size) for each in view.idle)
     unable = replace(view.abilities, reset=False)
@@ -65,10 +65,12 @@ class _Room:
 class _Planning:
     """One plan in the making: what is not spoken for yet, and what was decided."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: PlannerInput) -> None:
         self._view = view
-        self._commands: list[Command] = []
-        self._works_left = view.limits.at_once - sum([work.kind is not Kind.DESTROY for work in view.works])
+        self._commands: list[PlannerCommand] = []
+        self._operations_left = view.limits.at_once - sum(
+            [operation.kind is not OperationKind.DESTROY for operation in view.operations]
+        )
         self._idle: dict[State, list[Idle]] = {}
         """Of each state, longest idle first. The ones that were idle for the least time fill slots."""
         for idle in sorted(view.idle, key=_SINCE):
@@ -83,7 +85,7 @@ class _Planning:
         """What wants to be created, or to grow, and finds no room: sizes and places."""
         self._gone: set[str] = set()
         self._allowed = _Room(view.limits)
-        """For slots: all that is not leased, or held by works that nobody counts on."""
+        """For slots: all that is not leased, or held by operations that are not counted on."""
         self._allowed.take(view.leased_size, view.leased)
         for size in lost:
             self._allowed.take(size)
@@ -97,7 +99,7 @@ class _Planning:
             existing[state] = existing.get(state, 0) + len(sizes)
         self._slots = Slots(view, existing)
 
-    def commands(self) -> tuple[Command, ...]:
+    def commands(self) -> tuple[PlannerCommand, ...]:
         """The whole plan."""
         self._fill(self._assign())
         self._end_old()
@@ -153,7 +155,7 @@ class _Planning:
     def _fill(self, to_do: list[Slot | Returned]) -> None:
         """Begin the cheapest way to fill each slot. Robbed ones come to the end of the list, and get their turn."""
         for each in to_do:
-            if self._works_left <= 0:
+            if self._operations_left <= 0:
                 return
             if isinstance(each, Returned):
                 self._begin(Reset(each.sandbox), NO_SIZE, places=0)
@@ -199,9 +201,9 @@ class _Planning:
         growth = Size(max(0, size.memory_bytes - has.memory_bytes), max(0, size.disk_bytes - has.disk_bytes))
         self._begin(Promote(idle.sandbox, state), growth, places=0)
 
-    def _begin(self, command: Command, size: Size, places: int = 1) -> None:
+    def _begin(self, command: PlannerCommand, size: Size, places: int = 1) -> None:
         """Once one thing has found no room, nothing after it may take what it waits for."""
-        self._works_left -= 1
+        self._operations_left -= 1
         if not places and size == NO_SIZE:
             self._commands.append(command)
         elif not self._blocked and self._room.fits(size, places):
@@ -227,7 +229,7 @@ class _Planning:
     def _outlived(self, idle: Idle) -> None:
         """Demoted, if that makes it what somebody can be expected to want; ended otherwise."""
         useful = idle.made_in != idle.state and idle.made_in in self._slots.useful
-        if useful and self._view.abilities.reset and self._works_left > 0 and not self._blocked:
+        if useful and self._view.abilities.reset and self._operations_left > 0 and not self._blocked:
             self._begin(Demote(idle.sandbox), NO_SIZE, places=0)
         else:
             self._end(Destroy(idle.sandbox, "expired"), idle.size)
@@ -236,12 +238,12 @@ class _Planning:
         """Make room for what found none, but never for a part of it: what goes for nothing is missed."""
         if not self._blocked:
             return
-        for work in self._view.works:
-            if work.kind is Kind.DESTROY:
-                self._room.give(work.size)
+        for operation in self._view.operations:
+            if operation.kind is OperationKind.DESTROY:
+                self._room.give(operation.size)
         candidates = eviction.in_order(self._candidates())
         for size, places in self._blocked:
-            chosen: list[eviction.Candidate] = []
+            chosen: list[eviction.Evictable] = []
             while not self._room.fits(size, places):
                 if not candidates:
                     return
@@ -252,15 +254,15 @@ class _Planning:
                 self._gone.add(each.sandbox)
                 self._commands.append(Destroy(each.sandbox, "evicted", each.priority))
 
-    def _candidates(self) -> Iterator[eviction.Candidate]:
+    def _candidates(self) -> Iterator[eviction.Evictable]:
         for state, idle in self._idle.items():
             worth = self._worth(state)
             for each in idle:
-                yield eviction.Candidate(each.sandbox, each.clock + worth, each.size)
+                yield eviction.Evictable(each.sandbox, each.clock + worth, each.size)
         for state, back in self._back.items():
             worth = self._view.clock + self._worth(state)
             for given in back:
-                yield eviction.Candidate(given.sandbox, worth, given.size)
+                yield eviction.Evictable(given.sandbox, worth, given.size)
 
     def _worth(self, state: State) -> float:
         view, rebuild_s = self._view, self._slots.rebuild_s(state)
@@ -277,7 +279,7 @@ class _Planning:
                     continue
                 if not useful:
                     self._commands.append(Destroy(back.sandbox, "surplus"))
-                elif self._works_left > 0:
+                elif self._operations_left > 0:
                     self._begin(Reset(back.sandbox), NO_SIZE, places=0)
 
     def _end(self, command: Destroy, size: Size) -> None:
@@ -303,47 +305,47 @@ def _in_turn(slots: list[tuple[Slot, int]]) -> Iterator[Slot]:
         yield from (slot for slot, count in slots if count > number)
 
 
-def _held(view: View) -> Iterator[Size]:
+def _held(view: PlannerInput) -> Iterator[Size]:
     """What everything but leased sandboxes takes."""
     for idle in view.idle:
         yield idle.size
     for back in view.returned:
         yield back.size
-    for work in view.works:
-        yield work.size
+    for operation in view.operations:
+        yield operation.size
 
 
-def _counted_on(view: View) -> tuple[dict[State, list[Size]], list[Size]]:
-    """What works under way will give, by state; and what those hold that should have ended by now.
+def _counted_on(view: PlannerInput) -> tuple[dict[State, list[Size]], list[Size]]:
+    """What operations in progress will give, by state; and what those hold that should have ended by now.
 
     One that takes longer than nineteen in twenty of its kind is not counted on any more, so that another is begun in
     its place; if that one is late, too, the two count for one, so that nothing is begun a third time.
     """
     coming: dict[State, list[Size]] = {}
-    late: dict[tuple[Kind, State], list[Work]] = {}
-    for work in view.works:
-        if work.kind is Kind.DESTROY:
+    late: dict[tuple[OperationKind, State], list[Operation]] = {}
+    for operation in view.operations:
+        if operation.kind is OperationKind.DESTROY:
             continue
-        if view.now_s - work.since_s > _late_s(work, view):
-            late.setdefault((work.kind, work.state), []).append(work)
+        if view.now_s - operation.since_s > _late_s(operation, view):
+            late.setdefault((operation.kind, operation.state), []).append(operation)
         else:
-            coming.setdefault(work.state, []).append(work.size)
+            coming.setdefault(operation.state, []).append(operation.size)
     lost: list[Size] = []
-    for works in late.values():
-        works.sort(key=lambda work: work.since_s)
-        alone: list[Work] = []
-        for work in works:
+    for slow in late.values():
+        slow.sort(key=lambda operation: operation.since_s)
+        alone: list[Operation] = []
+        for operation in slow:
             # Half of it, for what is late for its kind changes with every one that ends.
-            if alone and work.since_s - alone[0].since_s > _late_s(work, view) / 2:
+            if alone and operation.since_s - alone[0].since_s > _late_s(operation, view) / 2:
                 lost.append(alone.pop(0).size)
-                coming.setdefault(work.state, []).append(work.size)
+                coming.setdefault(operation.state, []).append(operation.size)
             else:
-                alone.append(work)
-        lost += [work.size for work in alone]
+                alone.append(operation)
+        lost += [operation.size for operation in alone]
     return coming, lost
 
 
-def _late_s(work: Work, view: View) -> float:
-    if work.kind is Kind.RESET:
-        return view.costs.estimate(Operation.reset(work.state)).p95_s
-    return view.costs.late_s(work.state, images=view.abilities.images and work.kind is Kind.CREATE)
+def _late_s(operation: Operation, view: PlannerInput) -> float:
+    if operation.kind is OperationKind.RESET:
+        return view.costs.estimate(Step.reset(operation.state)).p95_s
+    return view.costs.late_s(operation.state, images=view.abilities.images and operation.kind is OperationKind.CREATE)

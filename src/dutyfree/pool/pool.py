@@ -1,8 +1,7 @@
-"""The pool: carries out what the planner and the router decide, and gives out leases.
+"""The pool of a host: drives the core with asyncio, and gives out leases on real sandboxes.
 
-Everything that changes the roster happens in one thread, between two awaits: what is decided is decided on what there
-is. Works (creations, promotions, resets, destructions) run beside each other; each one holds its place from the moment
-it was ordered until it ends, so that no limit is ever exceeded.
+Everything that changes the core's state happens in one thread, between two awaits. Operations run beside each other;
+each one holds its place in the core from the moment it was ordered until it ends, so that no limit is ever exceeded.
 """
 
 from __future__ import annotations
@@ -10,50 +9,43 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from dutyfree.contract import SpanListener
-from dutyfree.errors import CallerError, CapacityError, DutyfreeError, InvalidRequest, SandboxGone, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseLost, SubstrateFailed
+from dutyfree.leases.binding import Binding
+from dutyfree.leases.table import Lease, LeaseTable, check_request
 from dutyfree.model import Capability, Phase
-from dutyfree.pool.binding import Binding
-from dutyfree.pool.commands import Command, Create, Demote, Destroy, Promote, Reset
+from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
+from dutyfree.pool.core import PoolCore
 from dutyfree.pool.costs import Costs
-from dutyfree.pool.demand import Announcement, Demand
+from dutyfree.pool.demand import Announcement
+from dutyfree.pool.grants import Grant, Grants
 from dutyfree.pool.keys import KeyedAcquires
-from dutyfree.pool.known import Ladders
-from dutyfree.pool.ladders import Wanted
-from dutyfree.pool.leases import Lease, LeaseTable, check_request
-from dutyfree.pool.metrics import HIT, Metrics
+from dutyfree.pool.operations import Operations
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.outcomes import classify
-from dutyfree.pool.planner import plan, plan_cold
-from dutyfree.pool.roster import Member, Roster
-from dutyfree.pool.routing import Policy, Route, route
+from dutyfree.pool.planner_input import OperationKind
+from dutyfree.pool.queue import Request
+from dutyfree.pool.routing import COLD_RUNG, Policy
+from dutyfree.pool.size import Size
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.status import PoolStatus, summarise
-from dutyfree.pool.tenancy import Grant, Tenancies
-from dutyfree.pool.view import Kind, View
-from dutyfree.pool.waiting import Asked, Request, Waiting
-from dutyfree.pool.works import Works, ended
+from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import now_ns
 
-TICK_S: Final = 0.25
-"""How often a plan is made when nothing happens: sandboxes get old, works get late, leases end."""
-PLAN_EVERY_S: Final = 0.005
-"""Plans are no closer together than this, however much happens."""
-MAX_TRIES: Final = 3
-"""Works that fail before a request is told so."""
 NOTHING: Final = Binding()
+_FORKS_RETRY_S: Final = 0.05
 
 
 class Pool:
     """Gives out leases on sandboxes that `stager` makes, while its `async with` block lasts.
 
-    `on_span` is told of every span of every lease; `costs` are what was measured before, and go on being measured. At
-    the end every sandbox is destroyed.
+    `on_span` gets every span of every lease. `costs` are those of an earlier run, and are updated. At the end every
+    sandbox is destroyed.
     """
 
     def __init__(
@@ -65,32 +57,28 @@ class Pool:
         costs: Costs | None = None,
     ) -> None:
         self._options = options
-        self._tenancies = Tenancies(stager, capabilities, on_span)
-        self._policy = Policy(options.policy)
-        self._limits = options.limits
-        self._abilities = stager.abilities
         self._name = stager.name
+        self._grants = Grants(stager, capabilities, on_span)
         self.costs = costs if costs is not None else Costs()
-        self.demand = Demand()
-        self.metrics = Metrics()
-        self._roster = Roster()
-        self._table = LeaseTable()
-        self._waiting = Waiting(options.waiting, options.waiting_per_owner, self._table.active)
-        self._works = Works(stager, self._roster, self.costs, self, time.monotonic)
-        self._ladders = Ladders()
-        self._clock = 0.0
-        """Of eviction: see `View.clock`."""
+        self._operations = Operations(stager, self.costs, self._now, self._finished)
+        core_options = options.for_core(stager.abilities)
+        leases = LeaseTable.of_this_machine()
+        self.core: PoolCore[Wanted] = PoolCore(core_options, self.costs, leases, self._operations.alive)
         self.on_end: Callable[[Grant], None] | None = None
-        """Told of each lease that has ended."""
-        self._grants: dict[str, Grant] = {}
+        """Called with each lease that has ended."""
+        self._waiting: dict[Request[Wanted], asyncio.Future[Give[Wanted]]] = {}
+        self._active: dict[str, Grant] = {}
+        """The grants of all leases, by the id of the lease."""
         self._keys = KeyedAcquires(self._withdraw)
+        self._ending: asyncio.Task[DutyfreeError | None] | None = None
+        """The destruction that was started last."""
         self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._planner: asyncio.Task[None] | None = None
         self._broken: BaseException | None = None
 
     async def open(self) -> None:
-        """Begin to look after sandboxes."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        """Begin to make plans."""
+        self._planner = asyncio.get_running_loop().create_task(self._plan())
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -103,21 +91,16 @@ class Pool:
 
     async def close(self) -> None:
         """End every lease, request and sandbox. Idempotent; raises SubstrateFailed for a sandbox that does not end."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        planner, self._planner = self._planner, None
+        if planner is None:
             return
-        keeper.cancel()
-        await asyncio.wait({keeper})
-        for request in self._waiting.all():
-            self._refuse(request, SubstrateFailed("the pool was closed while this waited"))
-        ends = (self._take_back(grant, "ended with the pool") for grant in tuple(self._grants.values()))
+        planner.cancel()
+        await asyncio.wait({planner})
+        for request in tuple(self._waiting):
+            self._refuse(request, SubstrateFailed("the pool was closed while this request waited"))
+        ends = (self._take_back(grant, "ended with the pool") for grant in tuple(self._active.values()))
         await asyncio.gather(*ends, return_exceptions=True)
-        await self._works.close()
-        members = [self._roster.take(each, self._now()) for each in self._roster.names()]
-        outcomes = await asyncio.gather(*(ended(each) for each in members), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await self._operations.close()
 
     async def acquire(
         self,
@@ -132,281 +115,258 @@ class Pool:
         """A lease on a sandbox in the wanted state.
 
         The same `key` of the same owner gives the same lease, also when it is asked for again while it is being made.
-        Raises CapacityError (with `retry_after_s`) when too many wait or none came free within `timeout_s`; InfraFailed
-        when several sandboxes for it failed; BuildFailed for a stage that does; as `bind` for what cannot be bound.
+        Raises CapacityError (with `retry_after_s`) when too many requests wait or no sandbox was free within
+        `timeout_s`; InfraFailed when several sandboxes for it failed; BuildFailed for a stage that fails; as `bind` for
+        what cannot be bound.
         """
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
         timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
         self._check_open()
-        self._tenancies.check(binding)
+        self._grants.check(binding)
         check_request(owner, key, ttl_s)
         if not 0 < timeout_s < math.inf:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive and finite")
-        asked = Asked(wanted, owner, key, ttl_s, timeout_s, binding)
+        now_s = self._now()
+        request = Request(wanted, owner, ttl_s, key, now_s, now_s + timeout_s)
         if key is None:
-            return await self._acquire(asked)
-        # First: what is being made has its lease, and not yet all else.
-        if not self._keys.is_pending((owner, key)) and (lease := self._table.by_key(owner, key)) is not None:
-            grant = self._grants[lease.id]
-            if grant.member.state != wanted.ladder.top:
+            return await self._acquire(request, timeout_s, binding)
+        # Pending keys come first: their lease may exist already, but its grant is not complete yet.
+        if not self._keys.is_pending((owner, key)) and (lease := self.core.leases.by_key(owner, key)) is not None:
+            grant = self._active[lease.id]
+            if grant.member.state != request.state:
                 raise InvalidRequest(f"key {key!r} stands for a lease on something else")
             return grant
         try:
-            return await self._keys.join((owner, key), wanted.ladder.top, timeout_s, lambda: self._acquire(asked))
+            return await self._keys.join(
+                (owner, key), request.state, timeout_s, lambda: self._acquire(request, timeout_s, binding)
+            )
         except TimeoutError:
-            raise self._late(asked) from None
+            raise self._late(request, timeout_s) from None
 
     async def release(self, grant: Grant) -> None:
-        """End the lease: its sandbox is reset and checked, or destroyed, in the background. Idempotent."""
-        if self._table.release(grant.lease.id, grant.lease.token) is not None:
-            await asyncio.shield(self._works.spawn(self._take_back(grant)))
+        """End the lease. Its sandbox is reset and checked, or destroyed, in the background. Idempotent.
 
-    def renew(self, grant: Grant, ttl_s: float | None = None) -> None:
+        With the policy `cold` it waits for the destruction, and raises SubstrateFailed if the sandbox does not end.
+        """
+        if self.core.leases.release(grant.lease.id, grant.lease.token) is None:
+            return
+        ending = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
+        if self._options.policy is Policy.COLD and ending is not None:
+            error = await asyncio.shield(ending)
+            if error is not None:
+                raise error
+
+    async def release_by_id(self, lease_id: str) -> None:
+        """As `release`. Does nothing for a lease that has ended; raises LeaseLost for one that was never known."""
+        if (grant := self._active.get(lease_id)) is not None:
+            await self.release(grant)
+        elif not self.core.leases.is_known(lease_id):
+            raise LeaseLost(f"there is no lease {lease_id!r}")
+
+    def renew(self, grant: Grant, ttl_s: float | None = None) -> Lease:
         """Let the lease last for `ttl_s` from now. Raises LeaseLost if it has ended."""
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
-        grant.lease = self._table.renew(grant.lease.id, grant.lease.token, self._now(), ttl_s)
-
-    def announce(self, announcements: Sequence[tuple[Announcement, Wanted]]) -> None:
-        """Somebody will want this many sandboxes; the same id again replaces what was announced."""
-        for _, wanted in announcements:
-            self._ladders.add(wanted)
-        self.demand.announce([each for each, _ in announcements], self._now())
+        grant.lease = self.core.leases.renew(grant.lease.id, grant.lease.token, self._now(), ttl_s)
         self._wake.set()
+        return grant.lease
+
+    def get(self, lease_id: str) -> Grant:
+        """The grant of a lease. Raises LeaseLost if the lease has ended or is not known."""
+        self._check_open()
+        lease = self.core.leases.get(lease_id, self._now())
+        grant = self._active.get(lease.id)
+        if grant is None or not grant.ready_ns:
+            raise LeaseLost(f"lease {lease_id} is not ready yet")
+        return grant
+
+    def leases(self) -> tuple[Lease, ...]:
+        """All leases, oldest first."""
+        return self.core.leases.all()
+
+    def announce(self, announcements: Sequence[tuple[Announcement, Wanted]], withdrawn: Iterable[str] = ()) -> None:
+        """Leases are going to be asked for; the same id again replaces what was announced, `withdrawn` ids go."""
+        for former in withdrawn:
+            self.core.demand.withdraw(former)
+        self._obey(self.core.announce(announcements, self._now()))
 
     def status(self) -> PoolStatus:
         """What there is at this moment, and what has happened since the pool was opened."""
-        setting = (self._name, self._policy, self._limits.sandboxes)
-        return summarise(setting, self._roster, self.metrics, len(self._waiting), self._now())
+        return summarise(self._name, self.core, self._now())
 
-    # What works tell.
+    # Forks of leased sandboxes.
 
-    def ready(self, member: Member) -> None:
-        """A sandbox is nobody's: it goes to whoever waits for it, or waits itself."""
-        if not member.sandbox.alive:
-            self.metrics.lost += 1
-            self._works.destroy(member)
-        elif not self._given(member):
-            self._roster.waits(member, self._now(), self._clock)
+    async def reserve_forks(self, grant: Grant, count: int) -> None:
+        """Count forks against the limit before they are made; idle sandboxes are ended to make room.
 
-    def _given(self, member: Member) -> bool:
-        """Give a sandbox that nobody has to whoever is next of those that wait for it; False if nobody does."""
-        request = self._waiting.pop(member.state, self._now())
-        if request is not None:
-            self._roster.goes(member)
-            request.member.set_result(member)
-        return request is not None
+        Raises CapacityError if there is no room within the pool's `timeout_s`, or leases alone fill the pool.
+        """
+        sandbox = grant.member.id
+        self._obey(self.core.ask_for_forks(sandbox, count, self._now()))
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                while not self.core.take_forks(sandbox, count):
+                    grant.fence.check()
+                    await asyncio.sleep(_FORKS_RETRY_S)
+        except BaseException as error:
+            self.core.cancel_forks(sandbox, count)
+            if isinstance(error, TimeoutError):
+                raise CapacityError(f"no room for {count} forks within {self._options.timeout_s:g} s") from None
+            raise
 
-    def _serve(self, now_s: float) -> None:
-        """Give idle sandboxes to those that wait for just them: by whichever way both came about."""
-        for state in self._waiting.counts():
-            while there := self._roster.idle.get(state):
-                idle = there[0].sandbox
-                member = self._roster.take(idle, now_s)
-                if not self._given(member):
-                    self._roster.waits(member, now_s, self._clock)
-                    break
-
-    def failed(self, kind: Kind, wanted: Wanted, error: DutyfreeError) -> None:
-        """What was to become a sandbox did not: after some tries, the oldest request that waits for it is told why."""
-        self.metrics.failed(kind, error)
-        state = wanted.ladder.top
-        if kind in (Kind.RESET, Kind.DESTROY):
-            return  # another will be made: nobody's fault who waits
-        # Its own fault fails it for everyone who wants it; a sandbox that died while it was made, for nobody else.
-        if isinstance(error, CallerError) and not isinstance(error, SandboxGone):
-            for request in self._waiting.all(state):
-                self._refuse(request, error)
-        elif (oldest := self._waiting.first(state)) is not None:
-            oldest.failures += 1
-            if oldest.failures >= MAX_TRIES:
-                self._refuse(oldest, error)
-
-    def ended(self) -> None:
-        """A place is free."""
+    def forks_ended(self, grant: Grant, count: int) -> None:
+        """Forks are gone: their places are free again."""
+        self.core.forks_ended(grant.member.id, count)
         self._wake.set()
 
     # The life of a request.
 
-    async def _acquire(self, asked: Asked) -> Grant:
-        wanted, start_ns, now_s = asked.wanted, now_ns(), self._now()
-        self._ladders.add(wanted)
-        self.demand.arrived(wanted.ladder.top, now_s)
-        found = self._route(wanted)
+    async def _acquire(self, request: Request[Wanted], timeout_s: float, binding: Binding) -> Grant:
+        start_ns = now_ns()
         try:
-            async with asyncio.timeout(asked.timeout_s):
-                if found.sandbox is not None and not found.missing:
-                    member = self._roster.take(found.sandbox, now_s)
-                    self._roster.goes(member)
-                else:
-                    member = await self._wait(Request(asked, now_s), found)
-                self._wake.set()
-                grant = await self._granted(member, asked, found, start_ns)
+            async with asyncio.timeout(timeout_s):
+                grant = await self._granted(await self._given(request), binding, start_ns)
         except BaseException as error:
-            told = self._late(asked) if isinstance(error, TimeoutError) else error
-            self.metrics.outcomes.count(classify(told, Phase.QUEUE))
-            if told is not error:
-                raise told from None
+            raised = self._late(request, timeout_s) if isinstance(error, TimeoutError) else error
+            self.core.metrics.outcomes.count(classify(raised, Phase.QUEUE))
+            if raised is not error:
+                raise raised from None
             raise
-        self.metrics.acquired(grant, wanted, self.costs, images=self._abilities.images)
+        saved_s = 0.0
+        if grant.rung != COLD_RUNG:
+            cold_s = self.costs.rebuild_s(request.state, images=self.core.options.abilities.images)
+            saved_s = max(0.0, cold_s - grant.readiness_ms / 1000)
+        self.core.metrics.acquired(grant.rung, grant.readiness_ms, saved_s)
         return grant
 
-    def _late(self, asked: Asked) -> CapacityError:
-        after_s = self.costs.create_s(asked.wanted.ladder.top)
-        message = f"no sandbox was ready within {asked.timeout_s:g} s; {len(self._waiting)} others wait"
-        hint = "give the pool more sandboxes, or ask for fewer at once"
-        return CapacityError(message, hint=hint, retry_after_s=after_s)
-
-    def _route(self, wanted: Wanted) -> Route:
-        """Where to get a sandbox from; dead ones that are met are dropped."""
-        while True:
-            found = route(wanted.ladder, self._roster.idle, self.costs, self._abilities, self._policy)
-            if found.sandbox is None or self._roster.member(found.sandbox).sandbox.alive:
-                return found
-            self._drop(found.sandbox)
-
-    async def _wait(self, request: Request, found: Route) -> Member:
-        self._waiting.push(request)
-        self._begin(request.asked.wanted, found)
+    async def _given(self, request: Request[Wanted]) -> Give[Wanted]:
+        """Wait until the core gives the request a sandbox."""
+        given: asyncio.Future[Give[Wanted]] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = given
+        self._obey(self.core.acquire(request, self._now()))
         try:
-            return await request.member
+            return await given
         except BaseException:
-            self._waiting.remove(request)
-            if request.member.done() and not request.member.cancelled() and not request.member.exception():
-                self._roster.came_back(request.member.result())  # it came at the last moment
-                self._wake.set()
+            if self._waiting.pop(request, None) is not None:
+                self._obey(self.core.cancel(request))
+            elif not given.cancelled() and given.exception() is None:
+                await asyncio.shield(self._give_back(given.result()))  # it was given at the last moment
             raise
 
-    def _begin(self, wanted: Wanted, found: Route) -> None:
-        """Do at once what the router says, if there is room; otherwise the planner will see that somebody waits."""
-        limits = self._limits
-        self._wake.set()
-        if self._waiting.next_state() != wanted.ladder.top:
-            return  # it is somebody else's turn
-        if self._roster.busy >= limits.at_once or self._works.paused(wanted.ladder.top):
-            return
-        if found.evict is not None:
-            self._carry_out(Destroy(found.evict, "evicted"))
-        elif found.sandbox is not None:
-            self._carry_out(Promote(found.sandbox, wanted.ladder.top))
-        elif self._roster.count < limits.sandboxes:
-            self._carry_out(Create(wanted.ladder.top))
-
-    async def _granted(self, member: Member, asked: Asked, found: Route, start_ns: int) -> Grant:
-        lease: Lease | None = None
+    async def _granted(self, given: Give[Wanted], binding: Binding, start_ns: int) -> Grant:
         try:
-            lease = self._table.grant(member.id, asked.owner, self._now(), asked.ttl_s, asked.key)
-            rung = HIT if found.sandbox is not None and not found.missing else found.rung
-            grant = self._grants[lease.id] = self._tenancies.begin(lease, member, asked.binding, rung, start_ns)
+            live = self._operations.live[given.member.id]
+            grant = self._grants.begin(given.lease, given.member, live, binding, given.request.rung, start_ns)
         except BaseException:
-            if lease is not None:
-                self._table.withdraw(lease.id, lease.token)
-            self._roster.came_back(member)
+            await asyncio.shield(self._give_back(given))
             raise
+        self._active[grant.lease.id] = grant
         try:
-            await self._tenancies.bind(grant, asked.binding)
+            await self._grants.bind(grant, binding)
         except BaseException:
             await asyncio.shield(self._withdraw(grant))
             raise
         return grant
 
-    def _withdraw(self, grant: Grant) -> asyncio.Task[None]:
-        """Take back what its owner never got; the key may be tried again at once."""
-        self._table.withdraw(grant.lease.id, grant.lease.token)
-        return self._works.spawn(self._take_back(grant))
+    def _give_back(self, given: Give[Wanted]) -> asyncio.Task[None]:
+        """Take back a sandbox that never reached its caller."""
 
-    async def _take_back(self, grant: Grant, how: str = "has ended") -> None:
-        if self._grants.pop(grant.lease.id, None) is None:
-            return  # somebody else does
-        member = grant.member
-        drained = await self._tenancies.end(grant, how)
-        self._roster.came_back(member)
-        if not drained or not member.sandbox.alive:
-            self.metrics.lost += not member.sandbox.alive
-            self._works.destroy(self._roster.take(member.id, self._now()))
-        self._wake.set()
+        async def take_back() -> None:
+            self.core.leases.withdraw(given.lease.id, given.lease.token)
+            self._obey(self.core.returned(given.member.id, self._now()))
+
+        return self._operations.spawn(take_back())
+
+    def _withdraw(self, grant: Grant) -> asyncio.Task[asyncio.Task[DutyfreeError | None] | None]:
+        """Take back a grant that never reached its caller; its key may be used again at once."""
+        self.core.leases.withdraw(grant.lease.id, grant.lease.token)
+        return self._operations.spawn(self._take_back(grant))
+
+    async def _take_back(self, grant: Grant, how: str = "has ended") -> asyncio.Task[DutyfreeError | None] | None:
+        """End a grant; returns the destruction of its sandbox if that has begun."""
+        if self._active.pop(grant.lease.id, None) is None:
+            return None  # another task does it
+        drained = await self._grants.end(grant, how)
+        if self._options.policy is not Policy.COLD:
+            await self._measure(grant)
+        self._ending = None
+        self._obey(self.core.returned(grant.member.id, self._now(), clean=drained))
+        ending = self._ending
         if self.on_end is not None:
             try:
                 self.on_end(grant)
-            except Exception as error:  # a listener's fault is not the tenant's
-                told = {"message": "a listener of leases failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
+            except Exception as error:  # the listener's failure is not the tenant's
+                context = {"message": "a listener of leases failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+        return ending
 
-    def _refuse(self, request: Request, error: DutyfreeError) -> None:
-        self._waiting.remove(request)
-        if not request.member.done():
-            request.member.set_exception(error)
+    async def _measure(self, grant: Grant) -> None:
+        """Measure what the sandbox takes at the end of its lease: later ones are expected to take as much."""
+        with suppress(DutyfreeError):
+            usage = await grant.sandbox.usage()
+            if usage is not None:
+                self.core.measured(grant.member.id, Size(usage.memory_bytes, usage.disk_bytes))
 
-    # Plans.
+    def _late(self, request: Request[Wanted], timeout_s: float) -> CapacityError:
+        after_s = self.costs.create_s(request.state)
+        message = f"no sandbox was ready within {timeout_s:g} s; {len(self.core.queue)} other requests wait"
+        hint = "give the pool more sandboxes, or ask for fewer at once"
+        return CapacityError(message, hint=hint, retry_after_s=after_s)
 
-    async def _keep(self) -> None:
+    # Driving the core.
+
+    async def _plan(self) -> None:
         try:
             while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_S):
-                        await self._wake.wait()
+                wait_s = self.core.due_s - self._now()
+                if wait_s > 0:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
+                            await self._wake.wait()
+                    self._wake.clear()
+                    if self.core.due_s > self._now():
+                        continue
                 self._wake.clear()
-                self._look_after()
-                await asyncio.sleep(PLAN_EVERY_S)
-        except Exception as error:  # a pool without a planner would let everybody wait for ever
+                self._obey(self.core.tick(self._now()))
+        except Exception as error:  # without a planner, requests would wait for ever
             self._broken = error
-            for request in self._waiting.all():
+            for request in tuple(self._waiting):
                 self._refuse(request, SubstrateFailed(f"the pool's planner failed: {error!r}"))
             raise
 
-    def _look_after(self) -> None:
-        now_s = self._now()
-        for lease in self._table.expired(now_s):
-            grant = self._grants.get(lease.id)
-            if grant is not None:
-                self.metrics.expired += 1
-                self._works.spawn(self._take_back(grant, "has expired"))
-        for idle in [each for each in self._roster.all_idle if not self._roster.member(each.sandbox).sandbox.alive]:
-            self._drop(idle.sandbox)
-        self._serve(now_s)
-        for command in self._commands(now_s):
-            self._carry_out(command)
+    def _obey(self, commands: list[CoreCommand[Wanted]]) -> None:
+        for command in commands:
+            match command:
+                case Start(kind=kind):
+                    task = self._operations.start(command)
+                    self._ending = task if kind is OperationKind.DESTROY else self._ending
+                case Abort(number):
+                    self._operations.abort(number)
+                case Give(request):
+                    given = self._waiting.pop(request, None)
+                    if given is None or given.done():
+                        self._give_back(command)  # its caller was cancelled in this very moment
+                    else:
+                        given.set_result(command)
+                case Refuse(request, error):
+                    self._refuse(request, error)
+                case Expire(lease):
+                    if (grant := self._active.get(lease.id)) is not None:
+                        self._operations.spawn(self._take_back(grant, "has expired"))
+        self._wake.set()
 
-    def _commands(self, now_s: float) -> tuple[Command, ...]:
-        view = View(
-            now_s,
-            self._limits,
-            self._abilities,
-            self.costs,
-            self.demand,
-            self._ladders.by_top(),
-            tuple(self._roster.all_idle),
-            self._roster.returned,
-            self._roster.works,
-            self._roster.leased,
-            self._roster.leased_size,
-            {state: count for state, count in self._waiting.counts().items() if not self._works.paused(state)},
-            self._clock,
-        )
-        return plan_cold(view) if self._policy is Policy.COLD else plan(view)
+    def _finished(self, start: Start[Wanted], sandbox: str, error: DutyfreeError | None, aborted: bool) -> None:
+        if self._planner is None:
+            return  # the pool is closing: there is nothing to decide any more
+        self._obey(self.core.finished(start.number, self._now(), sandbox=sandbox, error=error, aborted=aborted))
 
-    def _carry_out(self, command: Command) -> None:
-        now_s = self._now()
-        match command:
-            case Create(state):
-                if not self._works.paused(state) and (wanted := self._ladders.leading_to(state)) is not None:
-                    self._works.create(wanted, state)
-            case Promote(sandbox, state):
-                if (wanted := self._ladders.leading_to(state)) is not None:
-                    self._works.promote(self._roster.take(sandbox, now_s), wanted, state)
-            case Demote(sandbox) | Reset(sandbox):
-                self._works.reset(self._roster.take(sandbox, now_s))
-            case Destroy(sandbox, reason):
-                self.metrics.destroyed[reason] += 1
-                self._clock = max(self._clock, command.clock)
-                self._works.destroy(self._roster.take(sandbox, now_s))
-
-    def _drop(self, sandbox: str) -> None:
-        """An idle sandbox has died."""
-        self.metrics.lost += 1
-        self._works.destroy(self._roster.take(sandbox, self._now()))
+    def _refuse(self, request: Request[Wanted], error: DutyfreeError) -> None:
+        self.core.queue.remove(request)
+        given = self._waiting.pop(request, None)
+        if given is not None and not given.done():
+            given.set_exception(error)
 
     def _check_open(self) -> None:
-        if self._keeper is None:
+        if self._planner is None:
             raise InvalidRequest("the pool is not open", hint="use it inside `async with`")
         if self._broken is not None:
             raise SubstrateFailed(f"the pool's planner failed: {self._broken!r}")

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from dutyfree.pool.costs import Costs
+from dutyfree.pool.planner_input import Abilities, Idle
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Abilities, Idle
 
 COLD_RUNG: Final = "cold"
 """The rung of a request for which a sandbox has to be created."""

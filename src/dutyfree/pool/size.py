@@ -16,5 +16,11 @@ class Size:
     def __add__(self, other: Size) -> Size:
         return Size(self.memory_bytes + other.memory_bytes, self.disk_bytes + other.disk_bytes)
 
+    def __sub__(self, other: Size) -> Size:
+        return Size(self.memory_bytes - other.memory_bytes, self.disk_bytes - other.disk_bytes)
+
+    def __mul__(self, count: int) -> Size:
+        return Size(self.memory_bytes * count, self.disk_bytes * count)
+
 
 NO_SIZE: Final = Size()

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from dutyfree.pool import eviction, keepalive
 from dutyfree.pool.arrivals import Past
+from dutyfree.pool.planner_input import PlannerInput
 from dutyfree.pool.size import Size
 from dutyfree.pool.state import State, rungs_of
-from dutyfree.pool.view import View
 
 _WORTH: Final = attrgetter("worth")
 MARGIN: Final = 2.0
@@ -50,7 +50,7 @@ class Slots:
     nothing is destroyed for the sake of something that is hardly better.
     """
 
-    def __init__(self, view: View, existing: Mapping[State, int]) -> None:
+    def __init__(self, view: PlannerInput, existing: Mapping[State, int]) -> None:
         self._view = view
         self._existing = existing
         self._rebuilds: dict[State, float] = {}

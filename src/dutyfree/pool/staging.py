@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import SubstrateFailed, Unsupported
-from dutyfree.images.blocking import in_thread
-from dutyfree.images.recipes.builder import Built
-from dutyfree.images.recipes.readiness import make_ready
-from dutyfree.images.store import Store
+from dutyfree.leases.binding import Binding
 from dutyfree.model import Capability, Image, Network, Phase, Recipe, SandboxSpec
-from dutyfree.pool import ladders
-from dutyfree.pool.binding import Binding
-from dutyfree.pool.ladders import Wanted
+from dutyfree.pool import wanted as goals
+from dutyfree.pool.planner_input import Abilities
 from dutyfree.pool.state import State
-from dutyfree.pool.view import Abilities
+from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import timed
 
-Build = Callable[[Recipe], Awaitable[Built]]
+if TYPE_CHECKING:
+    from dutyfree.images.recipes.builder import Built
+    from dutyfree.images.store import Store
+
+Build = Callable[[Recipe], Awaitable["Built"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Stager:
         self._substrate = substrate
         self._layers = layers
         self._held = contextlib.ExitStack()
-        """Layers that nobody prunes while the pool may use them."""
+        """Keeps layers from being pruned while the pool may use them."""
+        self._held_layers: set[tuple[str, ...]] = set()
 
     @property
     def name(self) -> str:
@@ -64,13 +66,15 @@ class Stager:
         Raises BuildFailed and InvalidRequest for what cannot be built, Unsupported, CapacityError, InfraFailed.
         """
         if isinstance(what, Image):
-            return await ladders.plain(replace(spec, image=what))
+            return goals.plain(replace(spec, image=what))
+        from dutyfree.images.blocking import in_thread  # most leases need no recipe
+
         layers = self._layers
         if layers is None or not layers.of_stages:
             _check_network(what, spec)
         if layers is None:
-            return await ladders.of_recipe(what, spec, None)
-        found = await ladders.of_recipe(what, spec, layers.store)
+            return await goals.of_recipe(what, spec, None)
+        found = await goals.of_recipe(what, spec, layers.store)
         images = [(await layers.build(replace(what, stages=()))).image]
         if layers.of_stages and what.stages:
             built = await layers.build(what)
@@ -79,23 +83,23 @@ class Stager:
                 raise SubstrateFailed("a layer was removed from the store while it was about to be used")
             images += [image for image in between if image is not None] + [built.image]
         for image in images:
-            await in_thread(self._held.enter_context, layers.store.hold(image.layers))
+            if image.layers not in self._held_layers:
+                self._held_layers.add(image.layers)
+                await in_thread(self._held.enter_context, layers.store.hold(image.layers))
         return replace(found, images=tuple(images))
 
     async def create(self, wanted: Wanted, state: State, on_span: SpanListener | None = None) -> Sandbox:
-        """A new sandbox on the way to `state`, in the state that `made_in` says. Raises as `Substrate.create`."""
+        """A new sandbox in the state `wanted.made_in(state)`. Raises as `Substrate.create`."""
         _, image = wanted.image_of(state)
         return await self._substrate.create(replace(wanted.spec, image=image), on_span)
-
-    def made_in(self, wanted: Wanted, state: State) -> State:
-        """Where a reset will take a sandbox that is created in `state`."""
-        return state.cut(wanted.image_of(state)[0])
 
     async def promote(
         self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, on_span: SpanListener | None = None
     ) -> None:
         """Carry out the stages between two states. Raises BuildFailed for a line that fails, and as `Sandbox.run`."""
         if have != to:
+            from dutyfree.images.recipes.readiness import make_ready
+
             with timed(on_span, Phase.SETUP, "stages", sandbox.id):
                 stages = wanted.stages
                 await make_ready(sandbox, stages[have.depth - 1 : to.depth - 1], after=stages[: have.depth - 1])

@@ -1,22 +1,23 @@
-"""A pool at one moment, for people and their tools."""
+"""The status of a pool at one moment, for people and for tools."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from dutyfree.pool.metrics import Metrics
-from dutyfree.pool.roster import Roster
+from dutyfree.pool.core import PoolCore
+from dutyfree.pool.goal import Goal
 
+G = TypeVar("G", bound=Goal)
 _PREFIX: Final = "dutyfree_pool"
 Family = tuple[str, str, str, list[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """Counts, and what they were since the pool was opened."""
+    """What a pool holds now, and what it has done since it was opened."""
 
     substrate: str
     policy: str
@@ -25,25 +26,28 @@ class PoolStatus:
     returned: int
     leased: int
     waiting: int
-    works: Mapping[str, int]
-    """Under way, by kind."""
+    memory_bytes: int
+    disk_bytes: int
+    """What the sandboxes are expected to take, by what earlier ones in the same states took."""
+    operations: Mapping[str, int]
+    """Operations in progress, by kind."""
     idle_by_rung: Mapping[str, int]
     acquires: Mapping[str, int]
-    """By the rung on which a sandbox was found: `hit`, a lower one, or `cold`."""
+    """Leases by the rung on which a sandbox was found: `hit`, a lower one, or `cold`."""
     hit_rate: float | None
     readiness_p50_ms: float | None
     readiness_p95_ms: float | None
     readiness_total_ms: float
     saved_s: float
-    """Readiness that nobody had to wait for."""
+    """Waiting that warm sandboxes have saved."""
     idle_sandbox_s: Mapping[str, float]
-    """What it cost: seconds that sandboxes have waited, by rung."""
+    """What that has cost: seconds that sandboxes were idle, by rung."""
     outcomes: Mapping[str, Any]
-    """Of acquires: how they ended, and why."""
+    """How acquires ended, and why."""
     failures: Mapping[str, int]
-    """Of works, by kind and error."""
+    """Failed operations, by kind and error."""
     destroyed: Mapping[str, int]
-    """By reason."""
+    """Sandboxes that plans have ended, by reason."""
     lost: int
     expired: int
 
@@ -56,12 +60,17 @@ class PoolStatus:
         return prometheus([({}, self)])
 
     def families(self) -> Iterator[Family]:
-        """What Prometheus is told: name, kind and meaning of each metric, and its values with their labels."""
+        """The metrics for Prometheus: name, kind and meaning of each, and its values with their labels."""
         gauges = (("idle", self.idle), ("returned", self.returned), ("leased", self.leased))
         yield "sandboxes", "gauge", "Sandboxes by what they do.", [({"state": key}, value) for key, value in gauges]
-        yield "limit", "gauge", "Sandboxes that there may be.", [({}, self.limit)]
-        yield "waiting", "gauge", "Requests that wait.", [({}, self.waiting)]
-        yield "works", "gauge", "Works under way.", _labelled("kind", self.works)
+        yield "limit", "gauge", "The most sandboxes.", [({}, self.limit)]
+        yield "waiting", "gauge", "Waiting requests.", [({}, self.waiting)]
+        yield "operations", "gauge", "Operations in progress.", _labelled("kind", self.operations)
+        sizes: list[tuple[dict[str, str], float]] = [
+            ({"kind": "memory"}, self.memory_bytes),
+            ({"kind": "disk"}, self.disk_bytes),
+        ]
+        yield "expected_bytes", "gauge", "Memory and disk that the sandboxes are expected to take.", sizes
         yield "acquires_total", "counter", "Leases by the rung that was found.", _labelled("rung", self.acquires)
         yield (
             "readiness_seconds_total",
@@ -69,14 +78,19 @@ class PoolStatus:
             "Time from request to sandbox.",
             [({}, self.readiness_total_ms / 1e3)],
         )
-        yield "saved_seconds_total", "counter", "Readiness that was not waited for.", [({}, self.saved_s)]
-        yield "idle_seconds_total", "counter", "Sandbox-seconds of waiting.", _labelled("rung", self.idle_sandbox_s)
+        yield "saved_seconds_total", "counter", "Waiting that warm sandboxes have saved.", [({}, self.saved_s)]
+        yield (
+            "idle_seconds_total",
+            "counter",
+            "Seconds that sandboxes were idle.",
+            _labelled("rung", self.idle_sandbox_s),
+        )
         endings = _labelled("ending", self.outcomes["kinds"])
         yield "outcomes_total", "counter", "How acquires ended.", endings
-        yield "work_failures_total", "counter", "Works that failed.", _labelled("cause", self.failures)
+        yield "operation_failures_total", "counter", "Operations that failed.", _labelled("cause", self.failures)
         yield "destroyed_total", "counter", "Sandboxes that plans have ended.", _labelled("reason", self.destroyed)
         yield "lost_total", "counter", "Sandboxes that died by themselves.", [({}, self.lost)]
-        yield "expired_total", "counter", "Leases that nobody renewed.", [({}, self.expired)]
+        yield "expired_total", "counter", "Leases that ran out.", [({}, self.expired)]
 
 
 def prometheus(pools: Sequence[tuple[Mapping[str, str], PoolStatus]]) -> str:
@@ -93,23 +107,24 @@ def prometheus(pools: Sequence[tuple[Mapping[str, str], PoolStatus]]) -> str:
     return "".join(f"{line}\n" for family in lines.values() for line in family)
 
 
-def summarise(
-    setting: tuple[str, str, int], roster: Roster, metrics: Metrics, waiting: int, now_s: float
-) -> PoolStatus:
-    """The status of a pool; `setting` is its substrate, its policy and how many sandboxes it may have."""
+def summarise(substrate: str, core: PoolCore[G], now_s: float) -> PoolStatus:
+    """The status of a pool over this substrate."""
+    members, metrics, limits = core.members, core.metrics, core.options.limits
     rungs: Counter[str] = Counter()
-    for each in roster.all_idle:
-        rungs[roster.member(each.sandbox).wanted.ladder.name_of(each.state)] += 1
-    substrate, policy, limit = setting
+    for each in members.all_idle:
+        rungs[members.member(each.sandbox).goal.ladder.name_of(each.state)] += 1
+    total = members.total_size
     return PoolStatus(
         substrate=substrate,
-        policy=str(policy),
-        limit=limit,
+        policy=str(core.options.policy),
+        limit=limits.sandboxes,
         idle=rungs.total(),
-        returned=len(roster.returned),
-        leased=roster.leased,
-        waiting=waiting,
-        works=dict(Counter(str(work.kind) for work in roster.works)),
+        returned=len(members.returned),
+        leased=members.leased,
+        waiting=len(core.queue),
+        memory_bytes=total.memory_bytes,
+        disk_bytes=total.disk_bytes,
+        operations=dict(Counter(str(operation.kind) for operation in members.operations)),
         idle_by_rung=dict(rungs),
         acquires=dict(metrics.acquires),
         hit_rate=metrics.hit_rate,
@@ -117,7 +132,7 @@ def summarise(
         readiness_p95_ms=metrics.readiness_ms(0.95),
         readiness_total_ms=metrics.readiness_total_ms,
         saved_s=metrics.saved_s,
-        idle_sandbox_s=roster.idle_s(now_s),
+        idle_sandbox_s=members.idle_s(now_s),
         outcomes=metrics.outcomes.as_dict(),
         failures={f"{kind} {cause}": count for (kind, cause), count in metrics.failures.items()},
         destroyed=dict(metrics.destroyed),

@@ -67,8 +67,8 @@ from typing import Any, Final, TypeVar
 from dutyfree import tables
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.limits import MIB
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.size import Size
-from dutyfree.pool.view import Abilities, Limits
 from dutyfree.simulate.clock import Contention
 from dutyfree.simulate.distributions import NOTHING, Distribution, Exponential, Fixed, Lognormal, Samples
 from dutyfree.simulate.kinds import flag, given, number, whole

@@ -1,296 +1,226 @@
-"""One pool under a simulated clock: the real planner and the real router, over sandboxes that are only counted.
+"""One pool under a simulated clock: the real core, over sandboxes that are only counted.
 
-It does what `pool.Pool` does, at the same moments: a request is routed when it comes, is served at once if just what it
-wants is idle, and waits otherwise; a plan is made whenever something has happened, though no two closer together than
-`plan_every_s`, and every `tick_s` when nothing has; whatever is ordered holds its place until it ends.
+This is the core's second driver. `pool.Pool` carries its commands out with asyncio; here an operation is a latency that
+is drawn at random, and a lease lasts as long as its trajectory was drawn to last.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Iterable
-from itertools import chain
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from dutyfree.pool.commands import Command, Create, Demote, Destroy, Promote, Reset
-from dutyfree.pool.demand import Announcement, Demand
-from dutyfree.pool.planner import plan, plan_cold
-from dutyfree.pool.routing import Policy, Route, route
-from dutyfree.pool.size import Size
+from dutyfree.errors import CapacityError, DeadlineExceeded, DutyfreeError, SubstrateFailed
+from dutyfree.leases.table import Lease, LeaseTable
+from dutyfree.pool.commands import CoreCommand, Give, Refuse, Start
+from dutyfree.pool.core import CoreOptions, PoolCore
+from dutyfree.pool.costs import Step
+from dutyfree.pool.demand import Announcement
+from dutyfree.pool.members import Member
+from dutyfree.pool.planner_input import OperationKind
+from dutyfree.pool.queue import Request
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Idle, Kind, Returned, View
-from dutyfree.simulate.outcome import HIT
-from dutyfree.simulate.setting import Member, Request, Setting
-from dutyfree.simulate.works import Works
+from dutyfree.simulate.clock import Processor
+from dutyfree.simulate.setting import Setting, Trajectory
 
-MAX_TRIES: Final = 3
-"""Works that fail before a request is told so; as in a real pool."""
+UNBOUNDED: Final = 10**9
+"""Requests that may wait: scenarios say how long one waits, not how many do."""
+
+Steps = list[tuple[Step, float]]
+"""The steps of an operation, and the seconds that each takes alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGoal:
+    """A wanted state, over a substrate that has images of all states or of the bases alone."""
+
+    ladder: Ladder
+    images: bool
+
+    def made_in(self, state: State) -> State:
+        """The state in which a new sandbox is created when `state` is asked for."""
+        return state if self.images else state.cut(1)
+
+
+class OperationFailed(SubstrateFailed):
+    """A simulated operation has failed."""
+
+    def __init__(self, kind: OperationKind) -> None:
+        super().__init__(f"a simulated {kind} failed")
+        self.kind = kind
 
 
 class Node:
     """A pool, and its sandboxes."""
 
     def __init__(self, index: int, setting: Setting, numbers: Random) -> None:
+        pool = setting.pool
+        options = CoreOptions(
+            pool.limits,
+            pool.abilities,
+            setting.policy,
+            queue=UNBOUNDED,
+            plan_every_s=pool.plan_every_s,
+            tick_s=pool.tick_s,
+            longest_tick_s=pool.longest_tick_s,
+        )
         self._setting = setting
         self._clock = setting.clock
-        self._tally = setting.tally
         self._numbers = numbers
-        self._demand = Demand()
-        self._known: dict[State, Ladder] = {}
-        self._waiting: dict[State, deque[Request]] = {}
-        self._idle: dict[State, list[Idle]] = {}
-        self._members: dict[str, Member] = {}
-        """Those that are idle or were given back: what plans can speak of."""
-        self._returned: dict[str, Returned] = {}
-        self._works = Works(setting, numbers, f"{index}/", self._ready, self._failed, self._wake)
-        self._leased = 0
-        self._eviction_clock = 0.0
-        self._planned_s = float("-inf")
-        self._will_plan = False
-        self._ticks = 0
-        """The last chain of ticks that was begun; those before it are void."""
-        self._due_s = float("-inf")
-        """The last announced moment."""
-
-    @property
-    def sandboxes(self) -> int:
-        """All of them, with those that are being made and ended."""
-        return len(self._members) + self._leased + len(self._works)
-
-    # What is asked of it.
+        self._index = index
+        self._created = 0
+        self._core: PoolCore[SimulatedGoal] = PoolCore(options, setting.costs, LeaseTable(prefix=str(index)))
+        self._goals = {
+            state: SimulatedGoal(ladder, pool.abilities.images) for state, ladder in setting.leading_to.items()
+        }
+        self._processor = Processor(setting.clock, setting.contention)
+        self._waiting: dict[Request[SimulatedGoal], Trajectory] = {}
+        self._tick_at_s = math.inf
+        """When the next tick is scheduled."""
 
     def announce(self, announcements: Iterable[Announcement]) -> None:
-        """Somebody will want these."""
-        announced = tuple(announcements)
-        for each in announced:
-            self._known[each.state] = self._setting.leading_to[each.state]
-        self._demand.announce(announced, self._clock.now_s)
-        self._due_s = max(self._due_s, *(each.at_s for each in announced))
-        self._begin_ticks()
-        self._wake()
+        """Announce demand to the pool."""
+        self._obey(self._core.announce([(each, self._goals[each.state]) for each in announcements], self._clock.now_s))
 
-    def acquire(self, request: Request) -> None:
-        """A trajectory begins: it gets a sandbox, does what it does, and gives it back."""
-        top, now_s = request.ladder.top, self._clock.now_s
-        self._known[top] = request.ladder
-        self._demand.arrived(top, now_s)
-        found = self._route(request.ladder)
-        request.rung = found.rung
-        if found.sandbox is not None and not found.missing:
-            request.rung = HIT
-            self._give(request, self._take(found.sandbox), queue_s=0.0)
-        else:
-            request.waits = True
-            self._waiting.setdefault(top, deque()).append(request)
-            self._begin_routed(request.ladder, found)
-            if (timeout_s := self._setting.pool.acquire_timeout_s) is not None:
-                self._clock.after(timeout_s, self._expire, request)
-        self._wake()
+    def acquire(self, trajectory: Trajectory) -> None:
+        """Begin a trajectory: it gets a sandbox, does what it does, and gives the sandbox back."""
+        now_s, timeout_s = self._clock.now_s, self._setting.pool.acquire_timeout_s
+        deadline_s = math.inf if timeout_s is None else now_s + timeout_s
+        request = Request(self._goals[trajectory.ladder.top], "", math.inf, None, now_s, deadline_s)
+        self._waiting[request] = trajectory
+        self._obey(self._core.acquire(request, now_s))
+        if timeout_s is not None and request in self._waiting:
+            self._clock.after(timeout_s, self._time_out, request)
 
     def close(self) -> None:
-        """The simulation is over: what still waits for somebody has waited until now."""
-        for name in tuple(self._members):
-            self._take(name)
+        """Add up the idle time of the whole simulation."""
+        self._setting.tally.idle_s += sum(self._core.members.idle_s(self._clock.now_s).values())
 
-    # The life of a request.
+    # Driving the core.
 
-    def _begin_routed(self, ladder: Ladder, found: Route) -> None:
-        """Do at once what the router says, if there is room; otherwise the planner sees that somebody waits."""
-        limits = self._setting.pool.limits
-        if self._turns()[0] != ladder.top:
-            return  # it is somebody else's turn
-        if self._works.busy >= limits.at_once or self._works.paused(ladder.top):
-            return
-        if found.evict is not None:
-            self._carry_out(Destroy(found.evict, "evicted"))
-        elif found.sandbox is not None:
-            self._carry_out(Promote(found.sandbox, ladder.top))
-        elif self.sandboxes < limits.sandboxes and limits.memory_bytes is None and limits.disk_bytes is None:
-            self._carry_out(Create(ladder.top))
-
-    def _route(self, ladder: Ladder) -> Route:
-        setting = self._setting
-        return route(ladder, self._idle, setting.costs, setting.pool.abilities, setting.policy)
-
-    def _give(self, request: Request, member: Member, queue_s: float) -> None:
-        numbers, latencies, rollout, tally = self._numbers, self._setting.latencies, request.rollout, self._tally
-        self._leased += 1
+    def _obey(self, commands: list[CoreCommand[SimulatedGoal]]) -> None:
+        for command in commands:
+            match command:
+                case Start():
+                    self._start(command)
+                case Give(request, lease, member):
+                    self._give(request, lease, member)
+                case Refuse(request, error):
+                    self._end_without(request, error)
         self._count()
+        due_s = max(self._core.due_s, self._clock.now_s)
+        if due_s < self._tick_at_s:
+            self._schedule(due_s)
+
+    def _schedule(self, at_s: float) -> None:
+        self._tick_at_s = at_s
+        self._clock.after(at_s - self._clock.now_s, self._tick, at_s)
+
+    def _tick(self, at_s: float) -> None:
+        if at_s != self._tick_at_s:
+            return  # an earlier tick has replaced this one
+        self._tick_at_s = math.inf
+        due_s = self._core.due_s
+        if due_s > self._clock.now_s:
+            if not math.isinf(due_s):
+                self._schedule(due_s)
+            return
+        self._setting.tally.plans += 1
+        self._obey(self._core.tick(self._clock.now_s))
+
+    def _count(self) -> None:
+        tally, members = self._setting.tally, self._core.members
+        tally.most_sandboxes = max(tally.most_sandboxes, members.count)
+        tally.most_busy = max(tally.most_busy, members.busy)
+
+    # Trajectories.
+
+    def _give(self, request: Request[SimulatedGoal], lease: Lease, member: Member[SimulatedGoal]) -> None:
+        trajectory = self._waiting.pop(request)
+        numbers, latencies, tally = self._numbers, self._setting.latencies, self._setting.tally
+        rollout = trajectory.rollout
         give_s = latencies.give.draw(numbers)
-        readiness_s = self._clock.now_s + give_s - request.asked_s
-        hold_s = rollout.think_s + rollout.action_s / self._works.processor.speed
+        readiness_s = self._clock.now_s + give_s - trajectory.asked_s
+        hold_s = rollout.think_s + rollout.action_s / self._processor.speed
         cause = None
         if latencies.failures.lease and numbers.random() < latencies.failures.lease:
             cause, hold_s = "lease", hold_s * numbers.random()
         tally.readiness_s.append(readiness_s)
-        tally.queue_s.append(queue_s)
+        tally.queue_s.append(max(0.0, member.begun_s - trajectory.asked_s))
         tally.hits[request.rung] += 1
         tally.leased_s += hold_s
         tally.trajectories_s += readiness_s + hold_s
-        self._works.processor.beside(rollout.computing)
-        self._clock.after(give_s + hold_s, self._release, request, member, cause)
+        self._processor.beside(rollout.computing)
+        self._clock.after(give_s + hold_s, self._release, trajectory, lease, cause)
 
-    def _release(self, request: Request, member: Member, cause: str | None) -> None:
-        self._works.processor.beside(-request.rollout.computing)
-        self._leased -= 1
-        if cause is None:
-            self._members[member.id] = member
-            self._returned[member.id] = Returned(member.id, member.made_in, self._setting.latencies.size)
+    def _release(self, trajectory: Trajectory, lease: Lease, cause: str | None) -> None:
+        self._processor.beside(-trajectory.rollout.computing)
+        self._core.leases.release(lease.id, lease.token)
+        self._obey(self._core.returned(lease.sandbox, self._clock.now_s, clean=cause is None))
+        self._setting.ended(trajectory, cause)
+
+    def _time_out(self, request: Request[SimulatedGoal]) -> None:
+        if request in self._waiting:
+            self._core.cancel(request)
+            self._end_without(request, CapacityError("no sandbox was ready in time"))
+
+    def _end_without(self, request: Request[SimulatedGoal], error: DutyfreeError) -> None:
+        """End a trajectory that got no sandbox."""
+        trajectory = self._waiting.pop(request)
+        self._setting.tally.trajectories_s += self._clock.now_s - trajectory.asked_s
+        cause = str(error.kind) if isinstance(error, OperationFailed) else "capacity"
+        self._setting.ended(trajectory, cause)
+
+    # Operations.
+
+    def _start(self, start: Start[SimulatedGoal]) -> None:
+        """Begin an operation. One that fails does so at any point of it, and its sandbox is destroyed then."""
+        latencies = self._setting.latencies
+        self._setting.tally.operations[start.reason or str(start.kind)] += 1
+        steps, fails = self._drawn(start)
+        work_s = sum([seconds for _, seconds in steps])
+        error: DutyfreeError | None = OperationFailed(start.kind) if fails else None
+        if fails:
+            work_s = work_s * self._numbers.random() + latencies.destroy.draw(self._numbers)
+        elif start.within_s is not None and steps[0][1] > start.within_s:
+            work_s, error = start.within_s, DeadlineExceeded("a simulated creation was stuck")
+        self._processor.start(work_s, self._finish, start, steps, work_s, self._clock.now_s, error)
+
+    def _drawn(self, start: Start[SimulatedGoal]) -> tuple[Steps, bool]:
+        """The steps of an operation, with drawn times, and whether it fails."""
+        latencies, ladder, failures = self._setting.latencies, start.goal.ladder, self._setting.latencies.failures
+        if start.kind is OperationKind.DESTROY:
+            return [(Step.destroy(), latencies.destroy.draw(self._numbers))], self._fails(failures.destroy)
+        if start.kind is OperationKind.RESET:
+            return [(Step.reset(start.made_in), latencies.reset.draw(self._numbers))], self._fails(failures.reset)
+        steps: Steps = []
+        have = start.member.state if start.member is not None else start.made_in
+        if start.member is None:
+            steps.append((Step.create(have), latencies.creation(ladder, have).draw(self._numbers)))
+        for depth in range(have.depth, start.state.depth):
+            digest = start.state.digests[depth]
+            steps.append((Step.stage(digest), latencies.stage(ladder, depth).draw(self._numbers)))
+        stages = start.state.depth - have.depth
+        fails = start.member is None and self._fails(failures.create)
+        return steps, fails or (failures.stage > 0 and self._fails(1 - (1 - failures.stage) ** stages))
+
+    def _fails(self, probability: float) -> bool:
+        return probability > 0 and self._numbers.random() < probability
+
+    def _finish(
+        self, start: Start[SimulatedGoal], steps: Steps, work_s: float, begun_s: float, error: DutyfreeError | None
+    ) -> None:
+        now_s, sandbox = self._clock.now_s, ""
+        if error is not None:
+            self._setting.tally.lost[start.kind] += 1
         else:
-            self._works.destroy(member)
-        self._wake()
-        self._setting.ended(request, cause)
-
-    def _expire(self, request: Request) -> None:
-        if request.waits:
-            self._refuse(request, "capacity")
-
-    def _refuse(self, request: Request, cause: str) -> None:
-        request.waits = False
-        top = request.ladder.top
-        self._waiting[top].remove(request)
-        if not self._waiting[top]:
-            del self._waiting[top]
-        self._tally.trajectories_s += self._clock.now_s - request.asked_s
-        self._setting.ended(request, cause)
-
-    # Sandboxes.
-
-    def _ready(self, member: Member) -> None:
-        """A sandbox is nobody's: it goes to whoever waits for it, or waits itself."""
-        waiting = self._waiting.get(member.state)
-        if waiting:
-            request = waiting.popleft()
-            if not waiting:
-                del self._waiting[member.state]
-            request.waits = False
-            self._give(request, member, queue_s=max(0.0, member.begun_s - request.asked_s))
-            return
-        self._members[member.id] = member
-        size, now_s = self._setting.latencies.size, self._clock.now_s
-        idle = Idle(member.id, member.state, member.made_in, now_s, size, self._eviction_clock)
-        self._idle.setdefault(member.state, []).append(idle)
-
-    def _failed(self, kind: Kind, member: Member) -> None:
-        """What was to become a sandbox did not: after some tries, who has waited for it longest is told so."""
-        self._tally.lost[kind] += 1
-        waiting = self._waiting.get(member.ladder.top)
-        if waiting and kind not in (Kind.RESET, Kind.DESTROY):
-            waiting[0].failures += 1
-            if waiting[0].failures >= MAX_TRIES:
-                self._refuse(waiting[0], str(kind))
-
-    def _serve(self) -> None:
-        """Give idle sandboxes to those who wait for just them: a policy may have passed them over."""
-        for state in self._turns():
-            while state in self._waiting and (there := self._idle.get(state)):
-                self._ready(self._take(there[0].sandbox))
-
-    def _turns(self) -> list[State]:
-        """What is waited for, first what the one wants who has waited longest."""
-        return sorted(self._waiting, key=lambda state: self._waiting[state][0].asked_s)
-
-    def _take(self, sandbox: str) -> Member:
-        """Out of the idle and the returned ones, for whoever does something to it."""
-        member = self._members.pop(sandbox)
-        if self._returned.pop(sandbox, None) is None:
-            idle = self._idle[member.state]
-            place = next(place for place, each in enumerate(idle) if each.sandbox == sandbox)
-            self._tally.idle_s += self._clock.now_s - idle.pop(place).since_s
-            if not idle:
-                del self._idle[member.state]
-        return member
-
-    # Plans.
-
-    def _wake(self) -> None:
-        if not self._will_plan:
-            self._will_plan = True
-            wait_s = self._planned_s + self._setting.pool.plan_every_s - self._clock.now_s
-            self._clock.after(max(0.0, wait_s), self._plan)
-
-    def _begin_ticks(self) -> None:
-        self._ticks += 1
-        self._clock.after(self._pause_s(), self._tick, self._ticks)
-
-    def _tick(self, chain: int) -> None:
-        if chain != self._ticks:
-            return
-        pause_s = self._pause_s()
-        left_s = self._planned_s + pause_s - self._clock.now_s
-        if left_s <= 0:
-            left_s = pause_s
-            if not self._will_plan:
-                self._plan()
-        self._clock.after(left_s, self._tick, chain)
-
-    def _pause_s(self) -> float:
-        """Until the next tick: where time is to be saved, a third of what is left until something is due."""
-        pool, now_s = self._setting.pool, self._clock.now_s
-        if pool.longest_tick_s is None:
-            return pool.tick_s
-        left_s = (self._due_s - now_s) / 3 if self._due_s > now_s else pool.longest_tick_s
-        return max(pool.tick_s, min(left_s, pool.longest_tick_s))
-
-    def _plan(self) -> None:
-        self._will_plan = False
-        self._planned_s = self._clock.now_s
-        self._tally.plans += 1
-        self._serve()
-        view = self._view()
-        commands = plan_cold(view) if self._setting.policy is Policy.COLD else plan(view)
-        for command in commands:
-            self._carry_out(command)
-        if not self._ticks:
-            self._begin_ticks()
-
-    def _view(self) -> View:
-        setting = self._setting
-        size = setting.latencies.size
-        return View(
-            now_s=self._clock.now_s,
-            limits=setting.pool.limits,
-            abilities=setting.pool.abilities,
-            costs=setting.costs,
-            demand=self._demand,
-            ladders=self._known,
-            idle=tuple(chain.from_iterable(self._idle.values())),
-            returned=tuple(self._returned.values()),
-            works=tuple(self._works.under_way),
-            leased=self._leased,
-            leased_size=Size(self._leased * size.memory_bytes, self._leased * size.disk_bytes),
-            waiting={state: len(self._waiting[state]) for state in self._turns() if not self._works.paused(state)},
-            clock=self._eviction_clock,
-        )
-
-    def _carry_out(self, command: Command) -> None:
-        operations, works = self._tally.operations, self._works
-        match command:
-            case Create(state):
-                if not works.paused(state):
-                    operations["create"] += 1
-                    works.create(self._leading_to(state), state)
-            case Promote(sandbox, state):
-                operations["promote"] += 1
-                works.promote(self._take(sandbox), self._leading_to(state), state)
-            case Demote(sandbox):
-                operations["demote"] += 1
-                works.reset(self._take(sandbox))
-            case Reset(sandbox):
-                operations["reset"] += 1
-                works.reset(self._take(sandbox))
-            case Destroy(sandbox, reason, clock):
-                operations[reason] += 1
-                self._eviction_clock = max(self._eviction_clock, clock)
-                works.destroy(self._take(sandbox))
-        self._count()
-
-    def _leading_to(self, state: State) -> Ladder:
-        return self._known.get(state) or self._setting.leading_to[state]
-
-    def _count(self) -> None:
-        if (sandboxes := self.sandboxes) > self._tally.most_sandboxes:
-            self._tally.most_sandboxes = sandboxes
-        if self._works.busy > self._tally.most_busy:
-            self._tally.most_busy = self._works.busy
+            # What was measured includes the slowdown by others on the same cores.
+            slowness = (now_s - begun_s) / work_s if work_s else 1.0
+            for step, seconds in steps:
+                self._setting.costs.observe(step, seconds * slowness)
+            if start.member is None:
+                self._created += 1
+                sandbox = f"{self._index}/{self._created}"
+        self._obey(self._core.finished(start.number, now_s, sandbox=sandbox, error=error))

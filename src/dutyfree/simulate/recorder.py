@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dutyfree.pool.costs import Costs, Operation
+from dutyfree.pool.costs import Costs, Step
 from dutyfree.pool.demand import Announcement
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Abilities, Limits
 
 Write = Callable[[Mapping[str, Any]], None]
 """`JournalWriter.append`, or that of a list."""
@@ -20,11 +20,11 @@ Write = Callable[[Mapping[str, Any]], None]
 class HeardCosts(Costs):
     """The costs of a pool; each observation is also told to `heard`."""
 
-    def __init__(self, heard: Callable[[Operation, float], None]) -> None:
+    def __init__(self, heard: Callable[[Step, float], None]) -> None:
         super().__init__()
         self._heard = heard
 
-    def observe(self, operation: Operation, seconds: float) -> None:
+    def observe(self, operation: Step, seconds: float) -> None:
         """As `Costs.observe`."""
         super().observe(operation, seconds)
         self._heard(operation, seconds)
@@ -58,7 +58,7 @@ class Recorder:
         record = {"kind": "request", "at_s": self._since(asked_s), "ladder": self._name(ladder), "hold_s": hold_s}
         self._write(record if readiness_s is None else {**record, "readiness_s": readiness_s, "rung": rung})
 
-    def took(self, operation: Operation, seconds: float) -> None:
+    def took(self, operation: Step, seconds: float) -> None:
         """The pool has measured an operation, which has just ended; see `HeardCosts`."""
         record = {"kind": "took", "operation": operation.kind, "digest": operation.digest, "seconds": seconds}
         self._write({**record, "at_s": self._since(self._now())})

@@ -27,9 +27,9 @@ from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.pool.demand import Announcement
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.state import Ladder, State
-from dutyfree.pool.view import Abilities, Limits
 from dutyfree.simulate.clock import NO_CONTENTION, Contention
 from dutyfree.simulate.distributions import NOTHING, Distribution, Samples
 from dutyfree.simulate.fitting import Took, fit
@@ -38,7 +38,7 @@ from dutyfree.simulate.latencies import EVERY, Latencies
 from dutyfree.simulate.load import Rollout
 from dutyfree.simulate.outcome import HIT, Outcome, Summary
 from dutyfree.simulate.scenario import PoolModel
-from dutyfree.simulate.setting import Request
+from dutyfree.simulate.setting import Trajectory
 from dutyfree.simulate.trainer import Client
 from dutyfree.tables import Table, text, texts
 from dutyfree.trace import read_journal
@@ -272,7 +272,7 @@ class Replayer:
         """Those who came before any had ended are on their way."""
         self._follow()
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Trajectory) -> None:
         """One more has: others follow."""
         self._ended += 1
         self._follow()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, Protocol
 
-from dutyfree.pool.costs import Costs, Operation
+from dutyfree.fleet import routing as fleet
+from dutyfree.pool.costs import Costs, Step
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.state import Ladder, State
-from dutyfree.simulate import fleet
 from dutyfree.simulate.clock import Clock, Contention
 from dutyfree.simulate.latencies import Latencies
 from dutyfree.simulate.load import Steps
@@ -17,7 +17,7 @@ from dutyfree.simulate.node import Node
 from dutyfree.simulate.outcome import Outcome, Tally
 from dutyfree.simulate.recording import Recording, Replayer
 from dutyfree.simulate.scenario import PoolModel, Scenario
-from dutyfree.simulate.setting import Request, Setting
+from dutyfree.simulate.setting import Setting, Trajectory
 from dutyfree.simulate.trainer import Client, Trainer, Visitors
 
 TOLD_EVERY: Final = 1000
@@ -33,7 +33,7 @@ class Source(Protocol):
     def start(self) -> None:
         """Ask for the first."""
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Trajectory) -> None:
         """A trajectory is over."""
 
 
@@ -127,7 +127,7 @@ class _Simulation:
         self._placed += size
         return chosen
 
-    def _ended(self, request: Request, cause: str | None) -> None:
+    def _ended(self, request: Trajectory, cause: str | None) -> None:
         if cause is None:
             self._tally.completed += 1
         else:
@@ -146,7 +146,7 @@ class _Simulation:
 def _known_costs(ladders: tuple[Ladder, ...], latencies: Latencies, pool: PoolModel) -> Costs:
     """What an earlier run has measured: the means."""
     costs = Costs()
-    costs.observe(Operation.destroy(), latencies.destroy.mean)
+    costs.observe(Step.destroy(), latencies.destroy.mean)
     seen: set[State] = set()
     for ladder in reversed(ladders):  # the most popular last: a bounded memory keeps these
         for depth, state in enumerate(ladder.rungs):
@@ -155,8 +155,8 @@ def _known_costs(ladders: tuple[Ladder, ...], latencies: Latencies, pool: PoolMo
             seen.add(state)
             costs.observe_size(state, latencies.size)
             if pool.abilities.images or depth == 0:
-                costs.observe(Operation.create(state), latencies.creation(ladder, state).mean)
-                costs.observe(Operation.reset(state), latencies.reset.mean)
+                costs.observe(Step.create(state), latencies.creation(ladder, state).mean)
+                costs.observe(Step.reset(state), latencies.reset.mean)
             if depth:
-                costs.observe(Operation.stage(state.digests[-1]), latencies.stage(ladder, depth).mean)
+                costs.observe(Step.stage(state.digests[-1]), latencies.stage(ladder, depth).mean)
     return costs

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.pool.view import Abilities, Limits
+from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.simulate.clock import NO_CONTENTION, Contention
 from dutyfree.simulate.distributions import Lognormal
 from dutyfree.simulate.latencies import EVERY, Latencies

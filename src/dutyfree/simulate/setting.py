@@ -1,4 +1,4 @@
-"""What nodes work with: requests, sandboxes that are only counted, and what all nodes have in common."""
+"""What the nodes of a simulation share."""
 
 from __future__ import annotations
 
@@ -16,30 +16,14 @@ from dutyfree.simulate.scenario import PoolModel
 
 
 @dataclass(eq=False, slots=True)
-class Request:
-    """A trajectory, from the moment when it asks for a sandbox."""
+class Trajectory:
+    """A rollout, from the moment when it asks for a sandbox."""
 
     rollout: Rollout
     ladder: Ladder
     asked_s: float
     node: int
     step: int = 0
-    rung: str = ""
-    failures: int = 0
-    waits: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Member:
-    """A sandbox."""
-
-    id: str
-    ladder: Ladder
-    """Why it was made; its states lie on this one."""
-    state: State
-    made_in: State
-    begun_s: float
-    """When the last work on it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +39,5 @@ class Setting:
     leading_to: Mapping[State, Ladder]
     """For every rung of every ladder, a ladder that has it."""
     tally: Tally
-    ended: Callable[[Request, str | None], None]
+    ended: Callable[[Trajectory, str | None], None]
     """Called at the end of each trajectory; with a cause if it has no result."""

@@ -12,7 +12,7 @@ from dutyfree.simulate.clock import Clock
 from dutyfree.simulate.distributions import Zipf
 from dutyfree.simulate.load import Arrivals, Rollout, Steps
 from dutyfree.simulate.node import Node
-from dutyfree.simulate.setting import Request
+from dutyfree.simulate.setting import Trajectory
 
 ANNOUNCED_FOR_S: Final = 7 * 86400.0
 """A step takes what was announced for it before it is over, however long that is."""
@@ -33,11 +33,11 @@ class Client:
         self._place = place
         self._concurrency = concurrency
         self._under_way = 0
-        self._held_back: deque[Request] = deque()
+        self._held_back: deque[Trajectory] = deque()
 
-    def placed(self, rollouts: list[Rollout], step: int = 0) -> list[Request]:
+    def placed(self, rollouts: list[Rollout], step: int = 0) -> list[Trajectory]:
         """Requests, each with its node, that are not sent yet; the rollouts of a group follow each other."""
-        requests: list[Request] = []
+        requests: list[Trajectory] = []
         begin = 0
         while begin < len(rollouts):
             end = begin
@@ -46,11 +46,11 @@ class Client:
             ladder = self._ladders[rollouts[begin].recipe]
             nodes = self._place(ladder, end - begin)
             pairs = zip(rollouts[begin:end], nodes, strict=True)
-            requests += [Request(rollout, ladder, 0.0, node, step) for rollout, node in pairs]
+            requests += [Trajectory(rollout, ladder, 0.0, node, step) for rollout, node in pairs]
             begin = end
         return requests
 
-    def send(self, requests: list[Request]) -> None:
+    def send(self, requests: list[Trajectory]) -> None:
         """As many as may be under way now, the rest when others have ended."""
         self._held_back += requests
         self._send_on()
@@ -82,7 +82,7 @@ class Trainer:
         """The first step follows the time of one training, in which it is announced like all others."""
         self._train(0)
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Trajectory) -> None:
         """A rollout is over, and perhaps its step with it."""
         step = request.step
         self._ended[step] += 1
@@ -97,7 +97,7 @@ class Trainer:
             self._announce(requests, at_s)
         client.clock.after(load.training_s, client.send, requests)
 
-    def _announce(self, requests: list[Request], at_s: float) -> None:
+    def _announce(self, requests: list[Trajectory], at_s: float) -> None:
         """Group by group, in the order in which they will come: of what is announced first more is ready first."""
         said: dict[int, list[Announcement]] = {}
         for (node, group, ladder), count in Counter(
@@ -120,7 +120,7 @@ class Visitors:
         """The first group is on its way."""
         self._await_next()
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Trajectory) -> None:
         """Others come whatever becomes of it."""
 
     def _await_next(self) -> None:

@@ -186,6 +186,16 @@ class GroupCounters:
 
     oom: str | None
     pids: str | None
+    memory: str | None = None
+
+    def memory_bytes(self) -> int | None:
+        """The memory that is charged to the sandbox now; None where it is not counted, or the sandbox is gone."""
+        if self.memory is None:
+            return None
+        try:
+            return int(Path(self.memory).read_text())
+        except (OSError, ValueError):
+            return None
 
     def counters(self) -> LimitCounters:
         """As `LimitWatch` promises."""

@@ -8,6 +8,8 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Final
 
+from dutyfree.choose.decision import Candidate, Decision, Weights, choose, cost_of
+from dutyfree.choose.trust import Trust
 from dutyfree.measure.advise import sizes
 from dutyfree.measure.advise.evidence import Evidence, Gathered, beyond, gather
 from dutyfree.measure.advise.sizes import DEFAULT_MISS_COST, Announced, Unannounced
@@ -18,8 +20,6 @@ from dutyfree.measure.stats.estimate import Caveat
 from dutyfree.measure.stats.examined import examine
 from dutyfree.measure.stats.findings import Setting
 from dutyfree.model import Isolation
-from dutyfree.pool.isolation import Candidate, Decision, Weights, choose, cost_of
-from dutyfree.pool.trust import Trust
 
 ASSUMPTIONS: Final = (
     "each action comes with as much work, however long the rollout is",

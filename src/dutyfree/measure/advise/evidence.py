@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dutyfree.choose.decision import Candidate
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import Arm, Condition, Warmth
@@ -25,7 +26,6 @@ from dutyfree.measure.stats.findings import Setting
 from dutyfree.measure.stats.metrics import Metric
 from dutyfree.measure.stats.quantiles import quantile
 from dutyfree.model import Isolation, Phase
-from dutyfree.pool.isolation import Candidate
 
 NS_PER_S: Final = 1e9
 MS_PER_S: Final = 1e3

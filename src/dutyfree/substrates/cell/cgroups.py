@@ -68,7 +68,9 @@ def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
 def counters(cgroups: Cgroups, owner: str, cell: int) -> GroupCounters:
     """Where the counters of a cell are."""
     oom_file = "memory.events" if cgroups.version == 2 else "memory.oom_control"
+    usage_file = "memory.current" if cgroups.version == 2 else "memory.usage_in_bytes"
     return GroupCounters(
+        memory=f"{_group(cgroups, owner, cell, 'memory')}/{usage_file}" if "memory" in cgroups.homes else None,
         oom=f"{_group(cgroups, owner, cell, 'memory')}/{oom_file}" if "memory" in cgroups.homes else None,
         pids=f"{_group(cgroups, owner, cell, 'pids')}/pids.events" if "pids" in cgroups.homes else None,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
-from dutyfree.model import Network, Phase, SandboxSpec, Unenforced
+from dutyfree.model import Network, Phase, SandboxSpec, Unenforced, Upper, Usage
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
@@ -64,6 +64,10 @@ class Cell:
     def counters(self) -> LimitCounters:
         """What the cell's cgroups have counted so far."""
         return self._counters.counters()
+
+    def memory_bytes(self) -> int | None:
+        """The memory that is charged to the cell; None where that is not counted."""
+        return self._counters.memory_bytes()
 
     def kill(self) -> None:
         """Begin its end."""
@@ -156,6 +160,15 @@ class CellSandbox(ReplaceableSandbox):
     def _leave(self, cell: Cell) -> None:
         if cell.chain is not self._origin:
             self._substrate.chains.release(cell.chain)
+
+    async def usage(self) -> Usage | None:
+        self._check()
+        memory_bytes = self._cell.memory_bytes()
+        if memory_bytes is None:
+            return None
+        own_disk = self._spec.upper is Upper.DISK and self._substrate.shared_upper(self._spec, self._cell) is None
+        disk_bytes = purity.written_bytes(self.pid) if own_disk else 0
+        return Usage(memory_bytes, disk_bytes)
 
     async def snapshot(self) -> Snapshot:
         async with self._turn:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, Terminal
 from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
-from dutyfree.model import Action, Command, Observation, Unenforced
+from dutyfree.model import Action, Command, Observation, Unenforced, Usage
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.guard import Guard
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
@@ -93,6 +93,10 @@ class GuardedSandbox(Sandbox):
     async def fork(self, count: int) -> list[Sandbox]:
         async with self._guard:
             return [self._adopt(each) for each in await self._inner.fork(count)]
+
+    async def usage(self) -> Usage | None:
+        async with self._guard:
+            return await self._inner.usage()
 
     async def destroy(self) -> None:
         await self._guard.destroy()

@@ -24,7 +24,7 @@ class Idle:
     since_s: float
     size: Size = NO_SIZE
     clock: float = 0.0
-    """The pool's eviction clock (`View.clock`) at the moment when it became idle."""
+    """The pool's eviction clock (`PlannerInput.clock`) at the moment when it became idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Returned:
     size: Size = NO_SIZE
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     """What is being done to a sandbox."""
 
     CREATE = "create"
@@ -46,10 +46,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Operation:
     """Something under way, which holds a place and memory until it ends."""
 
-    kind: Kind
+    kind: OperationKind
     state: State
     """What will be idle when it ends; of a destruction, what is being ended."""
     since_s: float
@@ -101,7 +101,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlannerInput:
     """A pool at one moment."""
 
     now_s: float
@@ -113,7 +113,7 @@ class View:
     """By their tops: everything that anybody asked for or announced."""
     idle: tuple[Idle, ...] = ()
     returned: tuple[Returned, ...] = ()
-    works: tuple[Work, ...] = ()
+    operations: tuple[Operation, ...] = ()
     leased: int = 0
     leased_size: Size = NO_SIZE
     """Of all leased ones together."""

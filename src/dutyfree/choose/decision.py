@@ -18,9 +18,9 @@ from itertools import combinations
 from math import floor, inf
 from typing import Final
 
+from dutyfree.choose.trust import Trust
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Isolation
-from dutyfree.pool.trust import Trust
 
 MOST_ACTIONS: Final = 10_000
 """Of a trajectory; the instrument measures none that is longer."""

@@ -1,7 +1,7 @@
-"""The notice board: where the pools of this machine show their status to whoever has no other way in.
+"""Status files: each pool of this machine writes its status to a small file, for other processes to read.
 
-A pool lives inside a process of its user's. Beside its claim it keeps a small file, written anew every second, which
-`dutyfree pool status` and `dutyfree top` read. What is in it is input: it is read with bounds, and never believed.
+A pool lives inside a process of its user. Beside its claim it keeps the file and writes it anew every second;
+`dutyfree pool status` and `dutyfree top` read it. They take it as hostile input: with bounds, and checked.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ MAX_POOLS: Final = 1024
 _FILE: Final = "status.json"
 
 
-class Board:
-    """One pool's notices; gone with its process."""
+class StatusFile:
+    """The status file of one pool; it is removed with its process."""
 
     def __init__(self) -> None:
         for directory in claims.dead(KIND):
             claims.forget(directory)
         self._claim = claims.claim(KIND)
 
-    def show(self, status: PoolStatus) -> None:
-        """Replace what is shown. Raises OSError."""
+    def write(self, status: PoolStatus) -> None:
+        """Replace the file. Raises OSError."""
         draft = self._claim.directory / f".{_FILE}"
         draft.write_text(json.dumps(status.as_dict()), encoding="utf-8")
         draft.rename(self._claim.directory / _FILE)
 
     def close(self) -> None:
-        """Take it down."""
+        """Remove the file."""
         self._claim.release()
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """What a living pool shows."""
+class PublishedStatus:
+    """What a living pool has written."""
 
     pid: int
     status: dict[str, Any]
 
 
-def notices() -> list[Notice]:
-    """Of every pool of this user on this machine that is alive; what cannot be read is left out."""
+def read_all() -> list[PublishedStatus]:
+    """The status of every living pool of this user on this machine; files that cannot be read are left out."""
     base = claims.state_base() / KIND
     if not claims.is_ours(base):
         return []
@@ -60,7 +60,7 @@ def notices() -> list[Notice]:
             continue
         status = _read(directory / _FILE)
         if status is not None:
-            found.append(Notice(int(pid), status))
+            found.append(PublishedStatus(int(pid), status))
     return found
 
 

@@ -24,10 +24,9 @@ from typing import Final, NoReturn
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.leases.secret import Secret
 from dutyfree.model import Capability
 from dutyfree.model.environment import check_env
-from dutyfree.pool.leases import Lease
-from dutyfree.pool.secret import Secret
 from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"
@@ -98,9 +97,9 @@ class Binding:
             hint = "give it in the environment, or use a substrate that keeps its sandboxes' files apart"
             raise Unsupported("a secret file would be seen by other sandboxes of this substrate", hint=hint)
 
-    def environment(self, lease: Lease) -> MaskedEnvironment:
-        """What each action of the lease finds in its environment, unless it says otherwise itself."""
-        identity = {f"{_RESERVED}LEASE": lease.id, f"{_RESERVED}OWNER": lease.owner}
+    def environment(self, lease_id: str, owner: str) -> MaskedEnvironment:
+        """What each action of the lease has in its environment, unless the action itself says otherwise."""
+        identity = {f"{_RESERVED}LEASE": lease_id, f"{_RESERVED}OWNER": owner}
         return _masked(self.env, self.secrets).under(identity)
 
     def of_forks(self) -> Binding:
@@ -111,7 +110,7 @@ class Binding:
 async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capability]) -> None:
     """Write the binding's files, several at a time; without files, the sandbox is not spoken to.
 
-    The environment is not in the sandbox: `LeasedSandbox` adds it to each action. Raises Unsupported as
+    The environment is not in the sandbox: `Box` adds it to each action. Raises Unsupported as
     `Binding.check` does, and as `Files.write`; what was written until then stays, for the sandbox's reset or end.
     """
     binding.check(capabilities)

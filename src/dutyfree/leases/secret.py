@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex, TypeVar, cast
 
 from dutyfree.errors import InvalidRequest
+
+L = TypeVar("L", bound=Mapping[str, object])
 
 _MASK: Final = "'***'"
 
@@ -83,9 +85,10 @@ def conceal(values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return {name: Secret(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
 
 
-def conceal_lease(lease: Mapping[str, Any]) -> dict[str, Any]:
+def conceal_lease(lease: L) -> L:
     """The arguments of a lease, its secrets concealed."""
-    return {name: conceal(value) if name in ("secrets", "secret_files") else value for name, value in lease.items()}
+    hidden = {name: conceal(value) if name in ("secrets", "secret_files") else value for name, value in lease.items()}  # type: ignore[arg-type]
+    return cast(L, hidden)
 
 
 def _encoded(value: object) -> bytes | None:

@@ -9,39 +9,13 @@ from typing import Final
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Image, Recipe, SandboxSpec
-from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.staging import Stager
-from dutyfree.pool.state import Ladder, State
+from dutyfree.pool.wanted import Wanted
 
 MAX_KNOWN: Final = 4096
-MAX_LADDERS: Final = 32_768
-"""More than demand can be announced for."""
 
 
-class Ladders:
-    """What anybody wanted lately, by the state that it ends in."""
-
-    def __init__(self) -> None:
-        self._wanted: OrderedDict[State, Wanted] = OrderedDict()
-
-    def add(self, wanted: Wanted) -> None:
-        """Somebody wants it, or will; past `MAX_LADDERS`, what nobody asked for in the longest time is forgotten."""
-        self._wanted[wanted.ladder.top] = wanted
-        self._wanted.move_to_end(wanted.ladder.top)
-        if len(self._wanted) > MAX_LADDERS:
-            self._wanted.popitem(last=False)
-
-    def by_top(self) -> dict[State, Ladder]:
-        """All of them."""
-        return {state: wanted.ladder for state, wanted in self._wanted.items()}
-
-    def leading_to(self, state: State) -> Wanted | None:
-        """One that ends in this state, or goes through it; None if it was forgotten."""
-        found = self._wanted.get(state)
-        return found or next((each for each in self._wanted.values() if state.begins(each.ladder.top)), None)
-
-
-class KnownLadders:
+class LadderCache:
     """Remembers the way to each recipe and image object, as it was when the object was used first.
 
     Reading a recipe's inputs and building its layers takes milliseconds to minutes; a warm sandbox takes less than one.

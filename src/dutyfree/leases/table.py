@@ -1,9 +1,11 @@
-"""Who has which sandbox, until when: a table in memory that takes its time from whoever asks."""
+"""The leases of a host: which owner has which sandbox, until when. In memory; the caller gives the time."""
 
 from __future__ import annotations
 
 import heapq
 import math
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -20,21 +22,25 @@ _How = Literal["was released", "has expired"]
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The exclusive right of `owner` to `sandbox`, up to but not including `expires_s`."""
+    """The exclusive right of `owner` to `sandbox`, until it is released or expires."""
 
     id: str
+    """Unique across machines and restarts."""
     sandbox: str
     owner: str
     token: int
-    """The fencing token: greater than that of every lease before, so that what is late can be told from what is not."""
+    """The fencing token: greater than that of every earlier lease of the machine, so that late messages are noticed."""
     expires_s: float
+    """When it expires, on the host's own monotonic clock; infinite if it does not."""
     key: str | None = None
-    """By which the owner repeats an acquire whose answer was lost."""
+    """An acquire that is repeated with the same key gives the same lease."""
+    expires_at: float | None = None
+    """When it expires, in seconds since 1970; None if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What is remembered of a lease that is over."""
+    """A lease that is over, remembered for a while."""
 
     lease: Lease
     how: _How
@@ -42,38 +48,52 @@ class _Ended:
 
 
 class LeaseTable:
-    """Every lease there is, and for a while those that have ended.
+    """All leases of a host, and for a while those that have ended.
 
-    A sandbox has one lease at most, and so has an owner's key. Leases that have ended are remembered for `remember_s`,
-    and the last `remembered` of them, so that an acquire or a release which is repeated is recognised. A lease is over
-    at `expires_s`, but its sandbox is nobody else's before `expired` or `release` has taken the lease out of the table.
-    Each operation is O(log n) amortised.
+    A sandbox has at most one lease, and so has a key of an owner. Leases that have ended are remembered for
+    `remember_s`, at most `remembered` of them, so that a repeated acquire or release is recognised. A lease is over at
+    `expires_s`; its sandbox stays taken until `expired` or `release` has removed the lease from the table. Each
+    operation takes O(log n) amortised.
     """
 
-    def __init__(self, *, prefix: str = "lease", remembered: int = 10_000, remember_s: float = 600.0) -> None:
-        """`prefix` begins every lease's id: one that differs from run to run keeps ids apart across restarts."""
-        self._prefix = prefix
+    def __init__(
+        self,
+        *,
+        prefix: str | None = None,
+        first_token: int = 0,
+        wall_offset_s: float = 0.0,
+        remembered: int = 10_000,
+        remember_s: float = 600.0,
+    ) -> None:
+        """`prefix` begins each lease's id. `wall_offset_s` is the time since 1970 less the clock that callers use."""
+        self._prefix = prefix if prefix is not None else secrets.token_hex(8)
+        self._wall_offset_s = wall_offset_s
         self._remembered = remembered
         self._remember_s = remember_s
-        self._token = 0
+        self._token = first_token
+        self._number = 0
         self._latest_s = -math.inf
         self._live: dict[str, Lease] = {}
         self._by_sandbox: dict[str, str] = {}
         self._by_key: dict[tuple[str, str], str] = {}
         """Also the keys of leases that have ended and are remembered."""
-        self._by_owner: dict[str, dict[str, None]] = {}
         self._counts: dict[str, int] = {}
         self._expiries: list[tuple[float, str]] = []
-        """A heap. A lease that was renewed or released leaves its old entry behind, until it comes up."""
+        """A heap. A renewed or released lease leaves its old entry in it, which is skipped later."""
         self._ended: dict[str, _Ended] = {}
         """In the order in which they ended."""
+
+    @classmethod
+    def of_this_machine(cls) -> LeaseTable:
+        """A table on the monotonic clock, with tokens that go on where those of earlier processes ended."""
+        return cls(first_token=time.time_ns(), wall_offset_s=time.time() - time.monotonic())
 
     def __len__(self) -> int:
         return len(self._live)
 
     @property
     def active(self) -> Mapping[str, int]:
-        """How many leases each owner has; owners without any are not in it. A view, which changes with the table."""
+        """The number of leases of each owner that has any. A view, which changes with the table."""
         return MappingProxyType(self._counts)
 
     def grant(self, sandbox: str, owner: str, now_s: float, ttl_s: float, key: str | None = None) -> Lease:
@@ -83,18 +103,19 @@ class LeaseTable:
         sandbox is leased already, or if the key has a lease, also one that has ended: `by_key` comes first.
         """
         check_request(owner, key, ttl_s)
-        self._tell_time(now_s)
+        self._advance(now_s)
         if sandbox in self._by_sandbox:
             raise RuntimeError(f"sandbox {sandbox} is leased already: {self._by_sandbox[sandbox]}")
         if key is not None and (owner, key) in self._by_key:
             raise RuntimeError(f"this key of {owner!r} has a lease already: {self._by_key[owner, key]}")
         self._token += 1
-        lease = Lease(f"{self._prefix}-{self._token}", sandbox, owner, self._token, now_s + ttl_s, key)
+        self._number += 1
+        lease = Lease(f"{self._prefix}-{self._number}", sandbox, owner, self._token, math.inf, key)
+        lease = self._lasting(lease, now_s + ttl_s)
         self._live[lease.id] = lease
         self._by_sandbox[sandbox] = lease.id
         if key is not None:
             self._by_key[owner, key] = lease.id
-        self._by_owner.setdefault(owner, {})[lease.id] = None
         self._counts[owner] = self._counts.get(owner, 0) + 1
         self._expect(lease)
         return lease
@@ -102,7 +123,7 @@ class LeaseTable:
     def renew(self, lease_id: str, token: int, now_s: float, ttl_s: float) -> Lease:
         """Let the lease last until `now_s + ttl_s`, be that later or earlier than before. Raises as `check` does."""
         _check_ttl(ttl_s)
-        renewed = replace(self.check(lease_id, token, now_s), expires_s=now_s + ttl_s)
+        renewed = self._lasting(self.check(lease_id, token, now_s), now_s + ttl_s)
         self._live[lease_id] = renewed
         self._expect(renewed)
         return renewed
@@ -131,7 +152,7 @@ class LeaseTable:
     def by_key(self, owner: str, key: str) -> Lease | None:
         """The lease that an earlier acquire with this key was given; None if there was none, or it is forgotten.
 
-        Raises LeaseLost if that lease has ended: whoever repeats the acquire comes too late, and gets no second one.
+        Raises LeaseLost if that lease has ended: a repeated acquire that comes too late gets no second lease.
         """
         lease_id = self._by_key.get((owner, key))
         if lease_id is None:
@@ -142,7 +163,7 @@ class LeaseTable:
 
     def check(self, lease_id: str, token: int, now_s: float) -> Lease:
         """The lease as it stands. Raises LeaseLost if it has ended or expired, or if the token is not its own."""
-        self._tell_time(now_s)
+        self._advance(now_s)
         lease = self._live.get(lease_id)
         if lease is None:
             ended = self._ended.get(lease_id)
@@ -154,7 +175,7 @@ class LeaseTable:
 
     def expired(self, now_s: float) -> tuple[Lease, ...]:
         """Take out the leases that are over, the one that ended first coming first."""
-        self._tell_time(now_s)
+        self._advance(now_s)
         over = []
         while self._expiries and self._expiries[0][0] <= now_s:
             expires_s, lease_id = heapq.heappop(self._expiries)
@@ -166,25 +187,31 @@ class LeaseTable:
     @property
     def next_expiry_s(self) -> float | None:
         """When `expired` is to be asked next; it may turn out that nothing has. None without leases."""
-        return self._expiries[0][0] if self._live else None
+        return self._expiries[0][0] if self._live and self._expiries else None
 
-    def of_owner(self, owner: str) -> tuple[Lease, ...]:
-        """The owner's leases, oldest first."""
-        return tuple(self._live[lease_id] for lease_id in self._by_owner.get(owner, ()))
+    def all(self) -> tuple[Lease, ...]:
+        """Every lease, oldest first."""
+        return tuple(self._live.values())
 
-    def of_sandbox(self, sandbox: str) -> Lease | None:
-        """The lease on this sandbox, if there is one."""
-        lease_id = self._by_sandbox.get(sandbox)
-        return None if lease_id is None else self._live[lease_id]
+    def get(self, lease_id: str, now_s: float) -> Lease:
+        """The lease of this id. Raises LeaseLost if it has ended, has expired or is not known."""
+        lease = self._live.get(lease_id)
+        return self.check(lease_id, lease.token if lease is not None else 0, now_s)
+
+    def is_known(self, lease_id: str) -> bool:
+        """Whether there is a lease of this id, or was one that is still remembered."""
+        return lease_id in self._live or lease_id in self._ended
+
+    def _lasting(self, lease: Lease, expires_s: float) -> Lease:
+        at = None if math.isinf(expires_s) else expires_s + self._wall_offset_s
+        return replace(lease, expires_s=expires_s, expires_at=at)
 
     def _end(self, lease: Lease, how: _How) -> Lease:
         del self._live[lease.id]
         del self._by_sandbox[lease.sandbox]
-        theirs = self._by_owner[lease.owner]
-        del theirs[lease.id]
         self._counts[lease.owner] -= 1
-        if not theirs:
-            del self._by_owner[lease.owner], self._counts[lease.owner]
+        if not self._counts[lease.owner]:
+            del self._counts[lease.owner]
         self._ended[lease.id] = _Ended(lease, how, self._latest_s)
         self._forget()
         return lease
@@ -198,14 +225,17 @@ class LeaseTable:
             if first.lease.key is not None:
                 del self._by_key[first.lease.owner, first.lease.key]
 
-    def _tell_time(self, now_s: float) -> None:
+    def _advance(self, now_s: float) -> None:
         self._latest_s = max(self._latest_s, now_s)
         self._forget()
 
     def _expect(self, lease: Lease) -> None:
+        if math.isinf(lease.expires_s):
+            return
         heapq.heappush(self._expiries, (lease.expires_s, lease.id))
         if len(self._expiries) > 2 * len(self._live) + _STALE_EXPIRIES:
-            self._expiries = [(each.expires_s, each.id) for each in self._live.values()]
+            lasting = (each for each in self._live.values() if not math.isinf(each.expires_s))
+            self._expiries = [(each.expires_s, each.id) for each in lasting]
             heapq.heapify(self._expiries)
 
 
@@ -219,14 +249,14 @@ def _check_token(lease: Lease, token: int) -> None:
 
 
 def check_request(owner: str, key: str | None, ttl_s: float) -> None:
-    """Raise InvalidRequest for what no lease can be granted with."""
+    """Raise InvalidRequest for names and times with which no lease can be granted."""
     _check_names(owner, key)
     _check_ttl(ttl_s)
 
 
 def _check_ttl(ttl_s: float) -> None:
-    if not 0 < ttl_s < math.inf:
-        raise InvalidRequest(f"ttl_s is {ttl_s}; a lease lasts a positive, finite time")
+    if not ttl_s > 0:
+        raise InvalidRequest(f"ttl_s is {ttl_s}; a lease lasts a positive time")
 
 
 def _check_names(owner: str, key: str | None) -> None:

@@ -1,4 +1,4 @@
-"""From what somebody asks for to the ladder that leads there, with all that is needed to climb it."""
+"""The goals of a real pool: the wanted state, the ladder that leads there, and all that is needed to climb it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,39 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread
-from dutyfree.images.recipes import bases, digests, inputs
-from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec, Stage
 from dutyfree.pool.state import Ladder, State
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A state that somebody wants, and how sandboxes get there."""
+    """A wanted state, and how sandboxes get there."""
 
     ladder: Ladder
     spec: SandboxSpec
-    """Of a sandbox at the base."""
+    """The spec of a sandbox at the base."""
     stages: tuple[Stage, ...] = ()
-    """What has to be added to it, one for each rung but the first."""
+    """The stages to be added to it, one for each rung but the first."""
     images: tuple[Image, ...] = ()
-    """What sandboxes can be created from, by rung; where there are no layers, for the base alone."""
+    """The images from which sandboxes can be created, by rung; where there are no layers, the base's alone."""
 
     def image_of(self, state: State) -> tuple[int, Image]:
-        """The deepest image that a sandbox on its way to `state` can be created from, and the depth that it has."""
+        """The deepest image from which a sandbox on its way to `state` can be created, and its depth."""
         depth = min(len(self.images), state.depth)
         return depth, self.images[depth - 1]
 
+    def made_in(self, state: State) -> State:
+        """The state in which a new sandbox is created when `state` is asked for; a reset takes it back there."""
+        return state.cut(self.image_of(state)[0])
 
-async def plain(spec: SandboxSpec) -> Wanted:
+
+def plain(spec: SandboxSpec) -> Wanted:
     """A ladder with one rung: sandboxes as their image has them."""
     check(spec)
     content = spec.image.as_dict() | {"reference": spec.image.reference}
@@ -46,6 +51,9 @@ async def of_recipe(recipe: Recipe, spec: SandboxSpec, store: Store | None) -> W
 
     Raises InvalidRequest for an input that is not there, Unsupported for a base that takes a store where there is none.
     """
+    from dutyfree.images.blocking import in_thread  # most leases need no recipe
+    from dutyfree.images.recipes import bases, digests, inputs
+
     check(spec)
     if store is None and recipe.base != "host":
         raise Unsupported(f"base {recipe.base!r} needs a substrate that has images", hint="use cells")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree.choose.decision import Candidate
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Isolation
-from dutyfree.pool.isolation import Candidate
 from dutyfree.tables import Table, environment, read_json, table, tables, text
 
 MAX_BYTES: Final = 4 * 1024 * 1024

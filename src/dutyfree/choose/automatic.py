@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree.choose.candidates import read_candidates
+from dutyfree.choose.decision import Candidate, Decision, choose
+from dutyfree.choose.trust import Trust
 from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateUnavailable
 from dutyfree.model import Isolation
 from dutyfree.model.limits import MIB
-from dutyfree.pool.candidates import read_candidates
-from dutyfree.pool.isolation import Candidate, Decision, choose
-from dutyfree.pool.trust import Trust
 from dutyfree.substrates import registry
 from dutyfree.substrates.guarded import GuardedSubstrate
 

@@ -1,0 +1,1 @@
+"""Many nodes: which of them a request goes to."""

@@ -1,0 +1,463 @@
+"""The pool's decisions as a state machine without I/O: events and the time go in, commands come out.
+
+`pool.Pool` drives it with asyncio and real sandboxes, `simulate.node.Node` with virtual time and drawn latencies, tests
+with scripted completions. What was simulated is what runs: nothing below is written twice.
+
+A driver calls one method for each event, with the time, and carries out the commands that the method returns, in their
+order. Between events it calls `tick` at `due_s`. Every operation that it was told to start it reports to `finished`
+exactly once, when nothing of a failed one is left. The core asks one question in return: `alive`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from dutyfree.errors import CallerError, CapacityError, DutyfreeError, SandboxGone
+from dutyfree.leases.table import LeaseTable
+from dutyfree.pool.commands import (
+    Abort,
+    CoreCommand,
+    Create,
+    Demote,
+    Destroy,
+    Expire,
+    Give,
+    PlannerCommand,
+    Promote,
+    Refuse,
+    Reset,
+    Start,
+)
+from dutyfree.pool.costs import Costs, Step
+from dutyfree.pool.demand import Announcement, Demand
+from dutyfree.pool.goal import Goal
+from dutyfree.pool.members import Member, Members
+from dutyfree.pool.metrics import HIT, Metrics
+from dutyfree.pool.planner import plan, plan_cold
+from dutyfree.pool.planner_input import Abilities, Limits, Operation, OperationKind, PlannerInput
+from dutyfree.pool.queue import Request, RequestQueue
+from dutyfree.pool.routing import Policy, Route, route
+from dutyfree.pool.size import Size
+from dutyfree.pool.state import Ladder, State
+
+G = TypeVar("G", bound=Goal)
+
+MAX_LADDERS: Final = 32_768
+"""Goals that are remembered; more than demand can be announced for."""
+MAX_TRIES: Final = 3
+"""Operations for a request that may fail before the request is refused."""
+STUCK_AFTER_P95: Final = 20
+"""A creation is stuck once it takes this many times the p95 of earlier creations, and at least `STUCK_AFTER_S`."""
+STUCK_AFTER_S: Final = 30.0
+_KNOWN_CREATIONS: Final = 10
+"""Creations of a state that must have been measured before one of them can count as stuck."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """The settings of a core."""
+
+    limits: Limits
+    abilities: Abilities
+    policy: Policy = Policy.LOCALITY
+    queue: int = 4096
+    """Requests that may wait."""
+    queue_per_owner: int | None = None
+    plan_every_s: float = 0.005
+    """Plans are at least this far apart, however much happens."""
+    tick_s: float = 0.25
+    """A plan is made this often when nothing happens: sandboxes age, operations get late, leases run out."""
+    longest_tick_s: float | None = None
+    """For simulations, to save time: plans may be this far apart while no announced moment is near."""
+
+
+class PoolCore(Generic[G]):
+    """Decides for one pool. Not thread-safe; time never runs backwards.
+
+    `alive` says whether an idle or returned sandbox still lives; without it, sandboxes do not die by themselves.
+    """
+
+    def __init__(
+        self,
+        options: CoreOptions,
+        costs: Costs,
+        leases: LeaseTable | None = None,
+        alive: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.options = options
+        self.costs = costs
+        self.demand = Demand()
+        self.metrics = Metrics()
+        self.members: Members[G] = Members()
+        self.leases = leases if leases is not None else LeaseTable()
+        self.queue: RequestQueue[G] = RequestQueue(options.queue, options.queue_per_owner, self.leases.active)
+        self._alive = alive
+        self._goals: OrderedDict[State, G] = OrderedDict()
+        """What was asked for or announced, by the wanted state; the least recent first."""
+        self._ladders: dict[State, Ladder] = {}
+        """The ladders of `_goals`, for the planner."""
+        self._pauses: dict[State, tuple[float, float]] = {}
+        """After failed creations, by state: no creation begins before the first number; the pause was the second."""
+        self._fork_claims: dict[str, int] = {}
+        """Places that `ask_for_forks` wants and that are not free yet, by leased sandbox."""
+        self._pauses_end_s = math.inf
+        """When the first of the pauses ends that the last plan has seen."""
+        self._announced_s = -math.inf
+        """The latest moment for which demand was announced."""
+        self._eviction_clock = 0.0
+        self._planned_s = -math.inf
+        self._changed = False
+        """Whether something has happened since the last plan."""
+        self._commands: list[CoreCommand[G]] = []
+
+    @property
+    def due_s(self) -> float:
+        """When `tick` is to be called next, unless an event comes first; infinite if nothing can become due."""
+        if self.options.policy is Policy.COLD and not self._cold_plan_wanted:
+            expiry_s = self.leases.next_expiry_s
+            return math.inf if expiry_s is None else expiry_s
+        if self._changed:
+            return self._planned_s + self.options.plan_every_s
+        return min(self._planned_s + self._tick_s(), self._pauses_end_s)
+
+    @property
+    def _cold_plan_wanted(self) -> bool:
+        """Without warm sandboxes there is nothing to plan, unless a request has no creation or a sandbox no request."""
+        return len(self.queue) > self.members.busy or bool(self.members.ids())
+
+    def _tick_s(self) -> float:
+        """Until the next tick. To save simulated ticks: a third of the time until the next announced moment."""
+        tick_s, longest_s = self.options.tick_s, self.options.longest_tick_s
+        if longest_s is None:
+            return tick_s
+        left_s = self._announced_s - self._planned_s
+        return max(tick_s, min(left_s / 3 if left_s > 0 else longest_s, longest_s))
+
+    # Events: requests and leases.
+
+    def acquire(self, request: Request[G], now_s: float) -> list[CoreCommand[G]]:
+        """A caller wants a sandbox: it is granted now or later, or refused, unless `cancel` comes first."""
+        self._remember(request.goal)
+        self.demand.arrived(request.state, now_s)
+        found = self._route(request.goal, now_s)
+        request.rung = found.rung
+        if found.sandbox is not None and not found.missing:
+            request.rung = HIT
+            self._grant(request, self.members.take(found.sandbox, now_s), now_s)
+            return self._done()
+        try:
+            displaced = self.queue.push(request)
+        except CapacityError as error:
+            self._commands.append(Refuse(request, error))
+            return self._done()
+        if displaced is not None:
+            self._commands.append(Refuse(*displaced))
+        self._begin_routed(request, found, now_s)
+        return self._done()
+
+    def cancel(self, request: Request[G]) -> list[CoreCommand[G]]:
+        """The caller does not wait any more. Does nothing for a request that was granted or refused.
+
+        Where sandboxes are not kept, a creation that no other request waits for is given up, too.
+        """
+        if self.queue.remove(request) and self.options.policy is Policy.COLD:
+            creations = self.members.creations(request.state)
+            if len(creations) > len(self.queue.all(request.state)):
+                self._commands.append(Abort(creations[-1]))
+        return self._done()
+
+    def returned(self, sandbox: str, now_s: float, *, clean: bool = True) -> list[CoreCommand[G]]:
+        """The tenant of a lease that has ended is out, and its forks are gone: the sandbox can be used again.
+
+        `clean` is False if something of the tenant's may still be on its way into the sandbox.
+        """
+        member = self.members.leased_member(sandbox)
+        self.members.put_returned(member)
+        alive = self._lives(sandbox)
+        self.metrics.lost += not alive
+        if not clean or not alive:
+            self._destroy(sandbox, "lost", now_s)
+        elif self.options.policy is Policy.COLD:
+            self._destroy(sandbox, "unusable", now_s)
+        return self._done()
+
+    def measured(self, sandbox: str, size: Size) -> None:
+        """A leased sandbox was measured: later ones in its state are expected to take as much."""
+        member = self.members.leased_member(sandbox)
+        self.costs.observe_size(member.state, size)
+        self.members.resize(member, self.costs.size(member.state))
+
+    def announce(self, announcements: Sequence[tuple[Announcement, G]], now_s: float) -> list[CoreCommand[G]]:
+        """Leases are going to be asked for; the same id again replaces what was announced before."""
+        for _, goal in announcements:
+            self._remember(goal)
+        self.demand.announce([each for each, _ in announcements], now_s)
+        self._announced_s = max([self._announced_s, *(each.at_s for each, _ in announcements)])
+        return self._done()
+
+    # Events: forks of leased sandboxes, which count against the limits.
+
+    def ask_for_forks(self, sandbox: str, count: int, now_s: float) -> list[CoreCommand[G]]:
+        """A tenant wants to fork its sandbox: claim places, and make room by ending idle sandboxes.
+
+        Call `take_forks` until it says yes, or `cancel_forks`. Raises CapacityError if leases alone fill the pool.
+        """
+        limit, leased = self.options.limits.sandboxes, self.members.leased + sum(self._fork_claims.values())
+        if leased + count > limit:
+            message = f"{count} forks are wanted, {leased} of {limit} sandboxes are leased"
+            raise CapacityError(message, hint="give the pool more sandboxes", retry_after_s=1.0)
+        self._fork_claims[sandbox] = self._fork_claims.get(sandbox, 0) + count
+        self._make_room(now_s)
+        return self._done()
+
+    def take_forks(self, sandbox: str, count: int) -> bool:
+        """Whether there is room for the forks that were asked for; if so they count from now on."""
+        if self.members.count + count > self.options.limits.sandboxes:
+            return False
+        self.cancel_forks(sandbox, count)
+        self.members.forks[sandbox] = self.members.forks.get(sandbox, 0) + count
+        return True
+
+    def cancel_forks(self, sandbox: str, count: int) -> None:
+        """Give up places that were asked for and not taken."""
+        left = self._fork_claims.pop(sandbox, 0) - count
+        if left > 0:
+            self._fork_claims[sandbox] = left
+        self._changed = True
+
+    def forks_ended(self, sandbox: str, count: int) -> None:
+        """Forks of a leased sandbox are gone. Does nothing once the lease has ended."""
+        if sandbox in self.members.forks:
+            self.members.forks[sandbox] -= count
+            self._changed = True
+
+    # Events: operations and time.
+
+    def finished(
+        self, number: int, now_s: float, *, sandbox: str = "", error: DutyfreeError | None = None, aborted: bool = False
+    ) -> list[CoreCommand[G]]:
+        """An operation has ended: `sandbox` is the id of what a creation made; `error` says why it failed.
+
+        Nothing is left of the sandbox of an operation that failed or was `aborted`.
+        """
+        running = self.members.end(number)
+        operation, member = running.operation, running.member
+        if aborted:
+            return self._done()
+        if error is not None:
+            if operation.kind is OperationKind.CREATE:
+                self._pause(operation.state, now_s)
+            self._failed(operation.kind, running.goal, error)
+        elif operation.kind is OperationKind.CREATE:
+            self._pauses.pop(operation.state, None)
+            made_in = running.goal.made_in(operation.state)
+            size = self.costs.size(operation.state)
+            self._ready(Member(sandbox, running.goal, operation.state, made_in, size, begun_s=operation.since_s), now_s)
+        elif member is not None and operation.kind is not OperationKind.DESTROY:
+            member.state = operation.state
+            self._ready(member, now_s)
+        return self._done()
+
+    def tick(self, now_s: float) -> list[CoreCommand[G]]:
+        """Time has passed: end leases that have run out, and make a plan."""
+        for lease in self.leases.expired(now_s):
+            self.metrics.expired += 1
+            self._commands.append(Expire(lease))
+        if self._alive is not None:
+            for idle in [each for each in self.members.all_idle if not self._alive(each.sandbox)]:
+                self._drop(idle.sandbox, now_s)
+        self._serve(now_s)
+        self._make_room(now_s)
+        self._planned_s = now_s
+        self._pauses_end_s = min((end_s for end_s, _ in self._pauses.values() if end_s > now_s), default=math.inf)
+        self._changed = False
+        planned = self._input(now_s)
+        for command in plan_cold(planned) if self.options.policy is Policy.COLD else plan(planned):
+            self._obey(command, now_s)
+        return self._done(changed=False)
+
+    # Serving requests.
+
+    def _route(self, goal: G, now_s: float) -> Route:
+        """Where to get a sandbox from. Dead sandboxes that the router finds are dropped."""
+        while True:
+            options = self.options
+            found = route(goal.ladder, self.members.idle, self.costs, options.abilities, options.policy)
+            if found.sandbox is None or self._lives(found.sandbox):
+                return found
+            self._drop(found.sandbox, now_s)
+
+    def _begin_routed(self, request: Request[G], found: Route, now_s: float) -> None:
+        """Do at once what the router says, if there is room. Otherwise the next plan sees the waiting request."""
+        top = request.state
+        if self.queue.next_state() != top:
+            return  # another request is to be served first
+        if self.members.busy >= self.options.limits.at_once or self._paused(top, now_s):
+            return
+        if found.evict is not None:
+            self._obey(Destroy(found.evict, "evicted"), now_s)
+        elif found.sandbox is not None:
+            self._obey(Promote(found.sandbox, top), now_s)
+        elif self._has_room(self.costs.size(top)):
+            self._obey(Create(top), now_s)
+
+    def _has_room(self, size: Size) -> bool:
+        limits = self.options.limits
+        if self.members.count + sum(self._fork_claims.values()) >= limits.sandboxes:
+            return False
+        if limits.memory_bytes is None and limits.disk_bytes is None:
+            return True
+        # A sandbox of a size that was never measured has to be tried: alone it always fits.
+        return not self.members.count or limits.allow(self.members.total_size + size)
+
+    def _grant(self, request: Request[G], member: Member[G], now_s: float) -> None:
+        self.members.lease(member)
+        lease = self.leases.grant(member.id, request.owner, now_s, request.ttl_s, request.key)
+        self._commands.append(Give(request, lease, member))
+
+    def _ready(self, member: Member[G], now_s: float) -> None:
+        """Give a sandbox that is free to the next request for its state, or let it be idle."""
+        self.members.put_idle(member, now_s, self._eviction_clock)
+        if not self._lives(member.id):
+            self._drop(member.id, now_s)
+        elif (request := self.queue.pop(member.state, now_s)) is not None:
+            self._grant(request, self.members.take(member.id, now_s), now_s)
+
+    def _serve(self, now_s: float) -> None:
+        """Give idle sandboxes to requests for just their state: the policy may have passed them over before."""
+        for state in self.queue.counts():
+            while idle := self.members.idle.get(state):
+                request = self.queue.pop(state, now_s)
+                if request is None:
+                    break
+                self._grant(request, self.members.take(idle[0].sandbox, now_s), now_s)
+
+    def _failed(self, kind: OperationKind, goal: G, error: DutyfreeError) -> None:
+        """An operation for a goal has failed: refuse the requests whose own fault it is, or that failed too often."""
+        self.metrics.failed(kind, error)
+        state = goal.ladder.top
+        if kind in (OperationKind.RESET, OperationKind.DESTROY):
+            return  # another sandbox will be made
+        # A recipe that cannot be built fails every request for it. A sandbox that died is one request's bad luck.
+        if isinstance(error, CallerError) and not isinstance(error, SandboxGone):
+            for request in self.queue.all(state):
+                self._refuse(request, error)
+        elif (oldest := self.queue.first(state)) is not None:
+            oldest.failures += 1
+            if oldest.failures >= MAX_TRIES:
+                self._refuse(oldest, error)
+
+    def _refuse(self, request: Request[G], error: DutyfreeError) -> None:
+        self.queue.remove(request)
+        self._commands.append(Refuse(request, error))
+
+    # Plans and operations.
+
+    def _input(self, now_s: float) -> PlannerInput:
+        claimed = sum(self._fork_claims.values())
+        return PlannerInput(
+            now_s,
+            self.options.limits,
+            self.options.abilities,
+            self.costs,
+            self.demand,
+            self._ladders,
+            tuple(self.members.all_idle),
+            self.members.returned,
+            self.members.operations,
+            self.members.leased + claimed,
+            self.members.leased_size,
+            {state: count for state, count in self.queue.counts().items() if not self._paused(state, now_s)},
+            self._eviction_clock,
+        )
+
+    def _obey(self, command: PlannerCommand, now_s: float) -> None:
+        match command:
+            case Create(state):
+                if not self._paused(state, now_s) and (goal := self._leading_to(state)) is not None:
+                    self._start(OperationKind.CREATE, goal, state, None, now_s)
+            case Promote(sandbox, state):
+                if (goal := self._leading_to(state)) is not None:
+                    member = self.members.take(sandbox, now_s)
+                    member.goal = goal
+                    self._start(OperationKind.PROMOTE, goal, state, member, now_s)
+            case Demote(sandbox) | Reset(sandbox):
+                member = self.members.take(sandbox, now_s)
+                reason = "demote" if isinstance(command, Demote) else ""
+                self._start(OperationKind.RESET, member.goal, member.made_in, member, now_s, reason)
+            case Destroy(sandbox, reason):
+                self._eviction_clock = max(self._eviction_clock, command.clock)
+                self._destroy(sandbox, reason, now_s)
+
+    def _destroy(self, sandbox: str, reason: str, now_s: float) -> None:
+        if reason != "lost":
+            self.metrics.destroyed[reason] += 1
+        member = self.members.take(sandbox, now_s)
+        self._start(OperationKind.DESTROY, member.goal, member.state, member, now_s, reason)
+
+    def _drop(self, sandbox: str, now_s: float) -> None:
+        """Remove an idle sandbox that has died."""
+        self.metrics.lost += 1
+        self._destroy(sandbox, "lost", now_s)
+
+    def _start(
+        self, kind: OperationKind, goal: G, state: State, member: Member[G] | None, now_s: float, reason: str = ""
+    ) -> None:
+        """Record the operation, so that it holds its place from now on, and tell the driver to begin it."""
+        size = member.size if member is not None else self.costs.size(state)
+        number = self.members.begin(Operation(kind, state, now_s, size), goal, member)
+        if member is not None:
+            member.begun_s = now_s
+        made_in = goal.made_in(state) if member is None else member.made_in
+        within_s = self._stuck_after_s(made_in) if kind is OperationKind.CREATE else None
+        self._commands.append(Start(number, kind, goal, state, made_in, member, within_s, reason))
+
+    def _stuck_after_s(self, made_in: State) -> float | None:
+        known = self.costs.estimate(Step.create(made_in))
+        return max(STUCK_AFTER_S, STUCK_AFTER_P95 * known.p95_s) if known.count >= _KNOWN_CREATIONS else None
+
+    def _make_room(self, now_s: float) -> None:
+        """End idle and returned sandboxes until the places that forks have claimed are free, or become free."""
+        claimed = sum(self._fork_claims.values())
+        if not claimed:
+            return
+        ending = sum(each.kind is OperationKind.DESTROY for each in self.members.operations)
+        missing = self.members.count + claimed - self.options.limits.sandboxes - ending
+        for sandbox in self.members.ids()[: max(0, missing)]:
+            self._destroy(sandbox, "evicted", now_s)
+
+    def _lives(self, sandbox: str) -> bool:
+        return self._alive is None or self._alive(sandbox)
+
+    def _paused(self, state: State, now_s: float) -> bool:
+        """Whether creations in this state failed so recently that none is begun now."""
+        return bool(self._pauses) and self._pauses.get(state, (0.0, 0.0))[0] > now_s
+
+    def _pause(self, state: State, now_s: float) -> None:
+        """Wait longer after each creation that fails: a substrate that is down fails them all."""
+        pause_s = min(2 * self._pauses.get(state, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
+        self._pauses[state] = (now_s + pause_s, pause_s)
+
+    def _remember(self, goal: G) -> None:
+        top = goal.ladder.top
+        self._goals[top] = goal
+        self._goals.move_to_end(top)
+        self._ladders[top] = goal.ladder
+        if len(self._goals) > MAX_LADDERS:
+            del self._ladders[self._goals.popitem(last=False)[0]]
+
+    def _leading_to(self, state: State) -> G | None:
+        """A remembered goal that ends in this state, or whose way goes through it."""
+        found = self._goals.get(state)
+        return found or next((each for each in self._goals.values() if state.begins(each.ladder.top)), None)
+
+    def _done(self, *, changed: bool = True) -> list[CoreCommand[G]]:
+        self._changed = self._changed or changed
+        commands, self._commands = self._commands, []
+        return commands

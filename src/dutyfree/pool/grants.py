@@ -1,0 +1,149 @@
+"""The time between a grant and its end: one tenant, one sandbox, a fence between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dutyfree.contract import Sandbox, SpanListener
+from dutyfree.leases.binding import Binding, MaskedEnvironment, bind
+from dutyfree.leases.fence import Fence
+from dutyfree.leases.table import Lease
+from dutyfree.model import Capability, Phase, Span
+from dutyfree.pool.members import Member
+from dutyfree.pool.staging import Stager
+from dutyfree.pool.wanted import Wanted
+from dutyfree.trace import Ledger, SpanRecorder, account, now_ns
+
+DRAINING_S: Final = 5.0
+"""How long calls of a tenant may take to end after its lease."""
+MAX_SPANS: Final = 20_000
+
+
+class SpanSink:
+    """Receives the spans of a sandbox and passes them on to its present tenant, if there is one."""
+
+    __slots__ = ("listener",)
+
+    def __init__(self, listener: SpanListener | None = None) -> None:
+        self.listener = listener
+
+    def __call__(self, span: Span) -> None:
+        if self.listener is not None:
+            self.listener(span)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSandbox:
+    """A sandbox of a pool, with the receiver of its spans."""
+
+    sandbox: Sandbox
+    spans: SpanSink
+
+
+@dataclass(eq=False, slots=True)
+class Grant:
+    """One lease, from its request to its end, with all that its tenant needs."""
+
+    lease: Lease
+    member: Member[Wanted]
+    live: LiveSandbox
+    rung: str
+    """Where a sandbox was found: `hit` is the wanted state, `cold` a creation."""
+    fence: Fence
+    binding: Binding
+    """What is bound to the lease, and the environment of stages that no image holds."""
+    env: MaskedEnvironment
+    capabilities: frozenset[Capability]
+    restore: Callable[[Sandbox], Awaitable[None]] | None
+    """Adds the stages that a reset of the sandbox takes away; None if there are none."""
+    sealed: bool
+    """Whether snapshots and forks are refused: they would hold the memory of the sandbox, and secrets with it."""
+    start_ns: int
+    """When it was asked for."""
+    ready_ns: int = 0
+    end_ns: int = 0
+    spans: SpanRecorder = field(default_factory=lambda: SpanRecorder(MAX_SPANS))
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox, without the fence."""
+        return self.live.sandbox
+
+    @property
+    def readiness_ms(self) -> float:
+        """The time from the request to a sandbox in the wanted state."""
+        return (self.ready_ns - self.start_ns) / 1e6
+
+    def ledger(self) -> Ledger:
+        """Where the time of the lease went, from its request on."""
+        return account(self.spans.spans, self.start_ns, self.end_ns or now_ns())
+
+
+class Grants:
+    """Begins and ends the time of tenants in their sandboxes."""
+
+    def __init__(self, stager: Stager, capabilities: frozenset[Capability], on_span: SpanListener | None) -> None:
+        self._stager = stager
+        self._capabilities = capabilities
+        self._on_span = on_span
+
+    def check(self, binding: Binding) -> None:
+        """Raise Unsupported for what cannot be bound on this substrate."""
+        binding.check(self._capabilities)
+
+    def begin(
+        self, lease: Lease, member: Member[Wanted], live: LiveSandbox, binding: Binding, rung: str, start_ns: int
+    ) -> Grant:
+        """The grant of a new lease; `bind` comes next."""
+        state, made_in, wanted = member.state, member.made_in, member.goal
+        bound = self._stager.bound(wanted, made_in, state, binding)
+
+        async def restore(sandbox: Sandbox) -> None:
+            await self._stager.promote(sandbox, wanted, made_in, state, live.spans)
+
+        return Grant(
+            lease,
+            member,
+            live,
+            rung,
+            Fence(lease.id),
+            bound,
+            bound.environment(lease.id, lease.owner),
+            self._capabilities,
+            restore if made_in != state else None,
+            self._stager.snapshots_hold_memory and bound.is_secret,
+            start_ns,
+        )
+
+    async def bind(self, grant: Grant, binding: Binding) -> None:
+        """Write the bound files; from now on the tenant gets the sandbox's spans. Raises as `binding.bind`."""
+        # The fence is entered: a lease that ends meanwhile ends this, too, before the next tenant gets the sandbox.
+        async with grant.fence:
+            await bind(grant.sandbox, binding, self._capabilities)
+        grant.ready_ns = now_ns()
+        grant.live.spans.listener = self._listener(grant)
+        grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
+
+    async def end(self, grant: Grant, how: str) -> bool:
+        """Put the tenant out and destroy its forks. False if one of its calls may still be on its way in."""
+        grant.fence.end(how)
+        drained = await grant.fence.drained(DRAINING_S)
+        if forks := grant.fence.forks:
+            await asyncio.gather(*(fork.destroy() for fork in forks), return_exceptions=True)
+        grant.live.spans.listener = None
+        grant.end_ns = now_ns()
+        return drained
+
+    def _listener(self, grant: Grant) -> SpanListener:
+        if self._on_span is None:
+            return grant.spans
+        listener = self._on_span
+
+        def both(span: Span) -> None:
+            grant.spans(span)
+            listener(span)
+
+        return both

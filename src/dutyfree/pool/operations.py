@@ -1,0 +1,160 @@
+"""Carries out operations on real sandboxes: creations, promotions, resets and destructions, each one a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from dutyfree.contract import Sandbox
+from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
+from dutyfree.pool.commands import Start
+from dutyfree.pool.costs import Costs, Step
+from dutyfree.pool.grants import LiveSandbox, SpanSink
+from dutyfree.pool.planner_input import OperationKind
+from dutyfree.pool.staging import Stager
+from dutyfree.pool.state import State
+from dutyfree.pool.wanted import Wanted
+
+T = TypeVar("T")
+
+_DESTRUCTIONS: Final = 3
+"""Attempts to destroy a sandbox; what is left after them is removed when the substrate closes."""
+_RETRY_S: Final = 0.2
+
+OnFinished = Callable[[Start[Wanted], str, DutyfreeError | None, bool], None]
+"""Called with the operation, the id of a new sandbox, the error if it failed, and whether it was aborted."""
+
+
+class Operations:
+    """Runs operations beside each other and measures what each step of them costs."""
+
+    def __init__(self, stager: Stager, costs: Costs, now: Callable[[], float], on_finished: OnFinished) -> None:
+        self._stager = stager
+        self._costs = costs
+        self._now = now
+        self._on_finished = on_finished
+        self._running: dict[int, asyncio.Task[DutyfreeError | None]] = {}
+        self._endings: dict[int, asyncio.Task[DutyfreeError | None]] = {}
+        """Destructions, which `close` does not cancel."""
+        self._background: set[asyncio.Task[Any]] = set()
+        self.live: dict[str, LiveSandbox] = {}
+        """Every sandbox of the pool, leased ones included, by its id."""
+
+    def start(self, start: Start[Wanted]) -> asyncio.Task[DutyfreeError | None]:
+        """Begin an operation. The task never raises: it gives the error if the operation failed."""
+        tasks = self._endings if start.kind is OperationKind.DESTROY else self._running
+        task = asyncio.get_running_loop().create_task(self._run(start))
+        tasks[start.number] = task
+        task.add_done_callback(lambda _: tasks.pop(start.number, None))
+        return task
+
+    def abort(self, number: int) -> None:
+        """Give up an operation that is not wanted any more; what it has made is removed."""
+        if (task := self._running.get(number)) is not None:
+            task.cancel()
+
+    def alive(self, sandbox: str) -> bool:
+        """Whether a sandbox of the pool still lives."""
+        return sandbox in self.live and self.live[sandbox].sandbox.alive
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something else in the background that ends by itself; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel operations in progress and destroy every sandbox. Raises SubstrateFailed for one that does not end."""
+        while tasks := {*self._running.values(), *self._endings.values(), *self._background}:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.wait(tasks)
+        outcomes = await asyncio.gather(*(self._destroy(each) for each in tuple(self.live)), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _run(self, start: Start[Wanted]) -> DutyfreeError | None:
+        """Run one operation, and report it when nothing is left of a failed one."""
+        sandbox, error, aborted = "", None, False
+        try:
+            sandbox = await self._carry_out(start)
+        except DutyfreeError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            aborted = True
+        except Exception as failure:  # a bug in a substrate must not keep requests waiting for ever
+            error = SubstrateFailed(f"a {start.kind} failed: {failure!r}")
+            error.__cause__ = failure
+        if (error or aborted) and start.member is not None and start.kind is not OperationKind.DESTROY:
+            with suppress(SubstrateFailed):
+                await self._destroy(start.member.id)
+        self._on_finished(start, sandbox, error, aborted)
+        return error
+
+    async def _carry_out(self, start: Start[Wanted]) -> str:
+        member = start.member
+        if member is None:
+            return await self._create(start)
+        started_s = self._now()
+        if start.kind is OperationKind.PROMOTE:
+            await self._climb(member.id, start.goal, member.state, start.state)
+        elif start.kind is OperationKind.RESET:
+            await self.live[member.id].sandbox.reset()
+            self._costs.observe(Step.reset(member.made_in), self._now() - started_s)
+        else:
+            await self._destroy(member.id)
+            self._costs.observe(Step.destroy(), self._now() - started_s)
+        return member.id
+
+    async def _create(self, start: Start[Wanted]) -> str:
+        spans, started_s = SpanSink(), self._now()
+        sandbox = await self._created(start, spans)
+        self._costs.observe(Step.create(start.made_in), self._now() - started_s)
+        self.live[sandbox.id] = LiveSandbox(sandbox, spans)
+        try:
+            await self._climb(sandbox.id, start.goal, start.made_in, start.state)
+        except BaseException:
+            with suppress(SubstrateFailed):
+                await self._destroy(sandbox.id)
+            raise
+        return sandbox.id
+
+    async def _created(self, start: Start[Wanted], spans: SpanSink) -> Sandbox:
+        """A new sandbox. Raises DeadlineExceeded for a creation that is stuck: it would hold its place for minutes."""
+        try:
+            async with asyncio.timeout(start.within_s) as limit:
+                return await self._stager.create(start.goal, start.state, spans)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            usual_s = self._costs.estimate(Step.create(start.made_in)).mean_s
+            message = f"a creation did not end within {start.within_s:.3g} s; {usual_s:.2g} s are usual"
+            raise DeadlineExceeded(message) from None
+
+    async def _climb(self, sandbox: str, wanted: Wanted, have: State, to: State) -> None:
+        """Add stages one by one, so that the cost of each is measured."""
+        live = self.live[sandbox]
+        while have != to:
+            following = to.cut(have.depth + 1)
+            started_s = self._now()
+            await self._stager.promote(live.sandbox, wanted, have, following, live.spans)
+            self._costs.observe(Step.stage(following.digests[-1]), self._now() - started_s)
+            have = following
+
+    async def _destroy(self, sandbox: str) -> None:
+        """Destroy a sandbox. Raises SubstrateFailed if it does not end after several attempts."""
+        live = self.live[sandbox].sandbox
+        for attempt in range(1, _DESTRUCTIONS + 1):
+            try:
+                await live.destroy()
+                break
+            except SubstrateFailed:
+                if attempt == _DESTRUCTIONS:
+                    del self.live[sandbox]
+                    raise
+                await asyncio.sleep(_RETRY_S * attempt)
+        del self.live[sandbox]

@@ -1,0 +1,198 @@
+"""Requests that wait for a sandbox: one queue for each wanted state, fair between owners, with one bound for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from dutyfree.errors import CapacityError
+from dutyfree.pool.goal import Goal
+from dutyfree.pool.state import State
+
+G = TypeVar("G", bound=Goal)
+K = TypeVar("K")
+
+MIN_RETRY_S: Final = 0.05
+MAX_RETRY_S: Final = 60.0
+UNKNOWN_INTERVAL_S: Final = 1.0
+"""The time between two services that is assumed before any was seen."""
+_WEIGHT: Final = 0.2
+"""The weight of the newest interval in the running mean of intervals."""
+
+
+@dataclass(eq=False, slots=True)
+class Request(Generic[G]):
+    """One call of `acquire`, until it is granted or refused."""
+
+    goal: G
+    owner: str
+    ttl_s: float
+    key: str | None
+    since_s: float
+    deadline_s: float
+    rung: str = ""
+    """Where the router found a sandbox: `hit` is the wanted state, `cold` is none."""
+    failures: int = 0
+    """Operations that were to serve this request and failed."""
+
+    @property
+    def state(self) -> State:
+        """The wanted state."""
+        return self.goal.ladder.top
+
+
+class Pace:
+    """Measures how fast requests are served, to say when a refused caller should retry."""
+
+    def __init__(self) -> None:
+        self._interval_s = UNKNOWN_INTERVAL_S
+        self._last_s: float | None = None
+        """When the last request was served; None if the queue was empty after it: idle time is not service time."""
+        self._refused = 0
+        """Callers that were refused and for which no place has come free since."""
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a caller that is refused now should retry.
+
+        Places come free one at a time. So refused callers are asked back one after the other, as far apart as requests
+        were served lately.
+        """
+        return min(max(self._interval_s * (self._refused + 1), MIN_RETRY_S), MAX_RETRY_S)
+
+    def refusal(self, message: str) -> CapacityError:
+        """The error for a caller that is refused now."""
+        after_s = self.retry_after_s
+        if after_s < MAX_RETRY_S:
+            self._refused += 1
+        return CapacityError(message, hint=f"try again in {after_s:.2g} s", retry_after_s=after_s)
+
+    def freed(self) -> None:
+        """Note that a place has come free."""
+        self._refused = max(0, self._refused - 1)
+
+    def served(self, now_s: float, *, others_wait: bool) -> None:
+        """Note that a request was served."""
+        if self._last_s is not None:
+            self._interval_s += _WEIGHT * (max(0.0, now_s - self._last_s) - self._interval_s)
+        self._last_s = now_s if others_wait else None
+
+
+@dataclass(slots=True)
+class _Line(Generic[G]):
+    """The requests of one owner for one state, first come first served."""
+
+    turn: int
+    """When this owner was served last for this state, or began to wait."""
+    requests: dict[Request[G], None] = field(default_factory=dict)
+
+
+class RequestQueue(Generic[G]):
+    """All waiting requests: at most `capacity`, and at most `per_owner` of each owner.
+
+    Served next is the owner with the fewest leases (`active` says how many each has); among equals, the one that has
+    waited longest for its turn. Each owner's own requests are served in the order in which they came.
+
+    An owner cannot fill the queue against the others: when the queue is full, a new request of an owner that has at
+    least two requests fewer displaces the last request of the owner that has the most.
+    """
+
+    def __init__(self, capacity: int, per_owner: int | None, active: Mapping[str, int]) -> None:
+        self._capacity = capacity
+        self._per_owner = per_owner if per_owner is not None else capacity
+        self._active = active
+        self._pace = Pace()
+        self._lines: dict[State, dict[str, _Line[G]]] = {}
+        self._by_owner: dict[str, dict[Request[G], None]] = {}
+        self._by_state: dict[State, dict[Request[G], None]] = {}
+        self._count = 0
+        self._turns = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, request: Request[G]) -> tuple[Request[G], CapacityError] | None:
+        """Add a request. Returns the request that was displaced by it, if any, with the error for its caller.
+
+        Raises CapacityError, with `retry_after_s`, when the queue or the owner's part of it is full.
+        """
+        own = self._by_owner.get(request.owner, {})
+        if len(own) >= self._per_owner:
+            raise self._pace.refusal(f"{len(own)} requests of {request.owner!r} wait already")
+        displaced = self._displace(len(own)) if self._count >= self._capacity else None
+        self._turns += 1
+        lines = self._lines.setdefault(request.state, {})
+        lines.setdefault(request.owner, _Line(self._turns)).requests[request] = None
+        self._by_owner.setdefault(request.owner, {})[request] = None
+        self._by_state.setdefault(request.state, {})[request] = None
+        self._count += 1
+        return displaced
+
+    def pop(self, state: State, now_s: float) -> Request[G] | None:
+        """Take out the request to be served next for this state; those past their deadline are passed over."""
+        lines = self._lines.get(state, {})
+        for _, line in sorted(lines.items(), key=lambda each: (self._active.get(each[0], 0), each[1].turn)):
+            request = next((each for each in line.requests if each.deadline_s > now_s), None)
+            if request is not None:
+                self._turns += 1
+                line.turn = self._turns
+                self.remove(request)
+                self._pace.served(now_s, others_wait=state in self._by_state)
+                return request
+        return None
+
+    def remove(self, request: Request[G]) -> bool:
+        """Take a request out; False if it does not wait any more."""
+        if request not in self._by_state.get(request.state, {}):
+            return False
+        lines = self._lines[request.state]
+        del lines[request.owner].requests[request]
+        if not lines[request.owner].requests:
+            del lines[request.owner]
+        _discard(self._by_owner, request.owner, request)
+        _discard(self._by_state, request.state, request)
+        if not lines:
+            del self._lines[request.state]
+        self._count -= 1
+        self._pace.freed()
+        return True
+
+    def first(self, state: State) -> Request[G] | None:
+        """The oldest request for this state."""
+        return next(iter(self._by_state.get(state, ())), None)
+
+    def all(self, state: State | None = None) -> list[Request[G]]:
+        """Every request, or every one for this state."""
+        if state is not None:
+            return list(self._by_state.get(state, ()))
+        return [request for requests in self._by_state.values() for request in requests]
+
+    def counts(self) -> dict[State, int]:
+        """The number of requests for each state; the state that is to be served next comes first."""
+        return {state: len(self._by_state[state]) for state in sorted(self._by_state, key=self._turn)}
+
+    def next_state(self) -> State | None:
+        """The state that is to be served next; None if no request waits."""
+        return min(self._by_state, key=self._turn, default=None)
+
+    def _turn(self, state: State) -> tuple[int, float]:
+        """Owners with the fewest leases come first; among equals, the request that has waited longest."""
+        owners = self._lines[state]
+        return min(self._active.get(owner, 0) for owner in owners), next(iter(self._by_state[state])).since_s
+
+    def _displace(self, own: int) -> tuple[Request[G], CapacityError]:
+        """Make room for an owner that has `own` requests here, or raise CapacityError."""
+        owner, longest = max(self._by_owner.items(), key=lambda each: len(each[1]), default=("", {}))
+        if len(longest) < own + 2:
+            raise self._pace.refusal(f"{self._count} requests wait already")
+        last = next(reversed(longest))
+        self.remove(last)
+        return last, self._pace.refusal(f"the queue is full, and others have fewer requests in it than {owner!r}")
+
+
+def _discard(table: dict[K, dict[Request[G], None]], key: K, request: Request[G]) -> None:
+    requests = table[key]
+    del requests[request]
+    if not requests:
+        del table[key]
