@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from dutyfree.contract import Substrate
-from dutyfree.model import Image, Phase, Resources, SandboxSpec
+from dutyfree.model import Image, Resources, SandboxSpec
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.options import PoolOptions
@@ -22,12 +22,11 @@ from dutyfree.pool.routing import Policy
 from dutyfree.pool.staging import Stager
 from dutyfree.simulate import agreement, parse_recording, replay
 from dutyfree.simulate.recorder import HeardCosts, Recorder
-from dutyfree.substrates.fake.script import FakeScript, Latency
-from dutyfree.substrates.fake.substrate import FakeSubstrate
+from dutyfree.substrates.fake import FakeSubstrate, Latencies
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.registry import load
 
-SCRIPT = FakeScript({Phase.CREATE: Latency(0.05, 0.25), Phase.DESTROY: Latency(0.01, 0.03)})
+LATENCIES = Latencies(create_s=lambda rng: rng.uniform(0.05, 0.25), destroy_s=lambda rng: rng.uniform(0.01, 0.03))
 STEPS, PROMPTS, GROUP, TRAINING_S = 3, 30, 4, 1.5
 SEEDS = range(8)
 
@@ -73,7 +72,7 @@ async def real_run(substrate: Substrate, policy: Policy, announced: bool) -> lis
 async def main(options: argparse.Namespace) -> None:
     print(f"{'':24}{'requests':>10}{'mean':>9}{'p95':>9}   simulated over real")
     for policy, announced in ((Policy.LOCALITY, True), (Policy.LOCALITY, False), (Policy.COLD, False)):
-        substrate = FakeSubstrate(script=SCRIPT) if options.substrate == "fake" else load(options.substrate)
+        substrate = FakeSubstrate(latencies=LATENCIES) if options.substrate == "fake" else load(options.substrate)
         recording = parse_recording(await real_run(substrate, policy, announced))
         found = agreement(recording, *(replay(recording, seed=seed) for seed in SEEDS))
         name = f"{policy}{', announced' if announced else ''}"

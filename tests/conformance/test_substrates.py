@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import pytest
 from company import is_alone
 
-from dutyfree.contract import Sandbox, Substrate
+from dutyfree.contract import Substrate
 from dutyfree.errors import SubstrateUnavailable
-from dutyfree.substrates.fake import FakeSandbox
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.registry import load
 from dutyfree.testing import Check, Outcome, all_checks, known_gaps, run_check
-from dutyfree.testing.context import Context, kill_by_pid
+from dutyfree.testing.context import Context
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,6 @@ def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
     return found
 
 
-def kill(sandbox: Sandbox) -> bool:
-    """The default way, and the fake's own."""
-    innermost = getattr(sandbox, "inner", sandbox)
-    if isinstance(innermost, FakeSandbox):
-        innermost.die()
-        return True
-    return kill_by_pid(sandbox)
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("subject", "check"), cases())
 async def test_promise(subject: Subject, check: Check, not_run: list[str]) -> None:
@@ -80,7 +70,7 @@ async def test_promise(subject: Subject, check: Check, not_run: list[str]) -> No
         not_run.append(f"{subject}: {check.id}: {error}")
         pytest.skip(str(error))
     try:
-        result = await run_check(check, Context(substrate, another=subject.make, killer=kill))
+        result = await run_check(check, Context(substrate, another=subject.make))
     finally:
         await substrate.close()
     if result.outcome is Outcome.NOT_RUN:

@@ -6,12 +6,18 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from lying_substrate import LyingSubstrate
+
 from dutyfree.contract import Substrate
-from dutyfree.model import Capability, Phase
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.model import Capability
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
+from dutyfree.substrates.process import ProcessSubstrate
 from dutyfree.testing import Broken, Check, NotRun, Outcome, Report, all_checks, run_conformance
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context
@@ -25,12 +31,12 @@ def checks(*ids: str) -> list[Check]:
 
 
 async def judge(substrate: Substrate, *ids: str) -> dict[str, Outcome]:
-    report = await run_conformance(substrate, checks=checks(*ids), another=FakeSubstrate)
+    report = await run_conformance(substrate, checks=checks(*ids), another=ProcessSubstrate)
     return {result.id: result.outcome for result in report.results}
 
 
-def liar(step: Step, kind: FaultKind = FaultKind.LIE) -> FakeSubstrate:
-    return FakeSubstrate(script=FakeScript(faults=(Fault(step, kind),)))
+def failing(step: Step, kind: FailureKind) -> FakeSubstrate:
+    return FakeSubstrate(failures=[Failure(step, kind)])
 
 
 def test_ids_are_unique_and_every_check_makes_a_promise() -> None:
@@ -54,20 +60,20 @@ def test_every_known_gap_is_about_a_check_that_exists() -> None:
 @pytest.mark.parametrize(
     ("substrate", "check_id"),
     [
-        (liar(Step.CREATE), "lifecycle.ready"),
-        (liar(Step.RUN), "run.exit-codes"),
-        (liar(Step.RUN), "run.argv"),
-        (liar(Step.RUN), "run.signal"),
-        (liar(Step.RUN), "timeouts.observation"),
-        (liar(Step.RUN), "accounting.execute"),
-        (liar(Step.RUN), "concurrency.fifty"),
-        (liar(Step.STREAM), "streaming.early"),
-        (liar(Step.STREAM), "streaming.wait-unread"),
-        (liar(Step.DESTROY), "lifecycle.destroy-twice"),
-        (liar(Step.DESTROY), "lifecycle.gone-after-destroy"),
-        (liar(Step.RUN, FaultKind.FAIL), "run.empty-output"),
-        (liar(Step.RUN, FaultKind.DIE), "run.empty-output"),
-        (FakeSubstrate(script=FakeScript({Phase.OBSERVE: Latency(4, 4)})), "timeouts.observation"),
+        (failing(Step.CREATE, FailureKind.DEATH), "lifecycle.ready"),
+        (LyingSubstrate("run"), "run.exit-codes"),
+        (LyingSubstrate("run"), "run.argv"),
+        (LyingSubstrate("run"), "run.signal"),
+        (LyingSubstrate("run"), "timeouts.observation"),
+        (LyingSubstrate("run"), "accounting.execute"),
+        (LyingSubstrate("run"), "concurrency.fifty"),
+        (LyingSubstrate("stream"), "streaming.early"),
+        (LyingSubstrate("stream"), "streaming.wait-unread"),
+        (LyingSubstrate("destroy"), "lifecycle.destroy-twice"),
+        (LyingSubstrate("destroy"), "lifecycle.gone-after-destroy"),
+        (failing(Step.RUN, FailureKind.ERROR), "run.empty-output"),
+        (failing(Step.RUN, FailureKind.DEATH), "run.empty-output"),
+        (FakeSubstrate(latencies=Latencies(run_s=4)), "timeouts.observation"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -84,7 +90,7 @@ async def test_a_check_that_hangs_is_ended_and_the_rest_goes_on() -> None:
             await asyncio.sleep(60)
 
     start_s = time.monotonic()
-    report = await run_conformance(FakeSubstrate(), checks=[hangs, *checks("run.env")])
+    report = await run_conformance(ProcessSubstrate(), checks=[hangs, *checks("run.env")])
     assert time.monotonic() - start_s < 5
     assert [result.outcome for result in report.results] == [Outcome.FAILED, Outcome.PASSED]
     assert "0.2 s" in report.results[0].reason
@@ -95,12 +101,12 @@ async def test_what_was_not_run_is_named_and_is_no_pass() -> None:
     async def impossible(context: Context) -> None:
         raise NotRun("the moon is in the way")
 
-    report = await run_conformance(FakeSubstrate(), checks=[impossible, *checks("sessions.state", "limits.cpu")])
+    report = await run_conformance(ProcessSubstrate(), checks=[impossible, *checks("fork.counts", "limits.cpu")])
     assert not report.ok
     table = report.table()
     assert "test.impossible" in table
     assert "the moon is in the way" in table
-    assert "not applicable (capability sessions missing)" in table
+    assert "not applicable (capability fork missing)" in table
     assert "0 passed, 0 failed, 0 known gap, 3 not run" in table
     assert report.as_json()["counts"] == {"passed": 0, "failed": 0, "known gap": 0, "recorded": 0, "not run": 3}
 
@@ -111,7 +117,7 @@ async def test_a_known_gap_is_strict() -> None:
         raise Broken("not kept")
 
     async def outcomes(gaps: dict[str, str]) -> list[Outcome]:
-        report = await run_conformance(FakeSubstrate(), checks=[breaks, *checks("run.env")], gaps=gaps)
+        report = await run_conformance(ProcessSubstrate(), checks=[breaks, *checks("run.env")], gaps=gaps)
         return [result.outcome for result in report.results]
 
     assert await outcomes({"test.breaks": "because"}) == [Outcome.KNOWN_GAP, Outcome.PASSED]
@@ -119,15 +125,16 @@ async def test_a_known_gap_is_strict() -> None:
 
 
 async def test_checks_are_gated_by_capability_alone() -> None:
-    class Boaster(FakeSubstrate):
+    # Claims nothing that concerns files: the checks of reset, snapshot and fork would then change the host's own.
+    class Boaster(ProcessSubstrate):
         name = "boaster"
 
         @property
         def capabilities(self) -> frozenset[Capability]:
-            return super().capabilities | {Capability.SESSIONS}
+            return super().capabilities | {Capability.LIMIT_CPU}
 
-    assert (await judge(Boaster(), "sessions.state"))["sessions.state"] is Outcome.FAILED
-    assert (await judge(FakeSubstrate(), "sessions.state"))["sessions.state"] is Outcome.NOT_RUN
+    assert (await judge(Boaster(), "limits.cpu"))["limits.cpu"] is Outcome.FAILED
+    assert (await judge(ProcessSubstrate(), "limits.cpu"))["limits.cpu"] is Outcome.NOT_RUN
 
 
 async def test_nothing_is_left_alive_after_a_run() -> None:
@@ -148,17 +155,17 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_the_command_says_how_it_went_by_its_exit_code() -> None:
-    good = command("fake", "--guarded", "--only", "run.env", "--only", "lifecycle")
+    good = command("process", "--guarded", "--only", "run.env", "--only", "lifecycle")
     assert good.returncode == 0
-    assert "fake: 12 passed, 0 failed" in good.stdout
+    assert "process: 11 passed, 0 failed" in good.stdout
     assert command("no-such-substrate").returncode == 2
-    assert command("fake", "--only", "no.such-check").returncode == 2
+    assert command("process", "--only", "no.such-check").returncode == 2
     missing = command("process", "--only", "run.env", DUTYFREE_NATIVE_DIR="/nowhere")
     assert missing.returncode == 3
     assert missing.stdout == ""
 
 
 def test_the_command_speaks_json() -> None:
-    seen = json.loads(command("fake", "--json", "--only", "run.env", "--only", "limits.cpu").stdout)
+    seen = json.loads(command("process", "--json", "--only", "run.env", "--only", "limits.cpu").stdout)
     assert [(one["id"], one["outcome"]) for one in seen["checks"]] == [("run.env", "passed"), ("limits.cpu", "not run")]
     assert seen["ok"] is True

@@ -26,7 +26,7 @@ from dutyfree.images.store import Store
 from dutyfree.model import Action, Capability, Image, SandboxSpec
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
 from dutyfree.substrates.cell import CellSubstrate
-from dutyfree.substrates.fake import FakeSubstrate
+from dutyfree.substrates.process import ProcessSubstrate
 
 BUILDS = """
 import asyncio, json, sys
@@ -267,7 +267,7 @@ def wait(event: Event, waiting: asyncio.Event) -> None:
 
 async def test_a_substrate_without_images_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store").open()
-    async with FakeSubstrate() as substrate:
+    async with ProcessSubstrate() as substrate:
         with pytest.raises(Unsupported, match="cannot build"):
             await build(Recipe(stages=(Stage("one"),)), substrate, store)
 

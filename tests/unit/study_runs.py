@@ -22,12 +22,8 @@ from dutyfree.model import Action, Stage
 HOST = {"kernel": "6.1", "cores": 2}
 WORKLOAD = Workload(
     "marked",
-    stages=(Stage("repository", run=("echo one > /tmp/one",)), Stage("dependencies", run=("echo two > /tmp/two",))),
-    opening=(
-        ScriptedAction(
-            "both", ActionKind.INSPECT, Action("cat /tmp/one /tmp/two"), Expectation(contains=("one\ntwo",))
-        ),
-    ),
+    stages=(Stage("repository", run=("echo one > one",)), Stage("dependencies", run=("echo two > two",))),
+    opening=(ScriptedAction("both", ActionKind.INSPECT, Action("cat one two"), Expectation(contains=("one\ntwo",))),),
     menu=(ScriptedAction("hello", ActionKind.COMMAND, Action("echo hello"), Expectation(contains=("hello",))),),
     mix={ActionKind.COMMAND: 1.0},
 )

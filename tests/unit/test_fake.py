@@ -1,166 +1,262 @@
-"""The fake's own tricks: its language, its latency, and its faults. That it keeps the contract, the suite shows."""
+"""The delays and failures that `fake` injects. Its conformance checks show that without them it keeps the contract."""
+
+from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import time
+from pathlib import Path
 
 import pytest
 
 from dutyfree.contract import Sandbox
-from dutyfree.errors import InfraFailed, LinkFailed, SandboxGone, SubstrateFailed, Unsupported
-from dutyfree.model import Action, Observation, Phase, SandboxSpec
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.errors import (
+    CapacityError,
+    DeadlineExceeded,
+    DutyfreeError,
+    GuestMisbehaved,
+    InvalidRequest,
+    LinkFailed,
+    SandboxGone,
+    SubstrateFailed,
+    SubstrateUnavailable,
+)
+from dutyfree.model import Action, Capability, Phase, SandboxSpec
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
+from dutyfree.substrates.process import ProcessSubstrate
 from dutyfree.trace import SpanRecorder
 
-
-async def sandbox_of(*faults: Fault, seed: int = 0) -> tuple[FakeSubstrate, Sandbox]:
-    substrate = FakeSubstrate(script=FakeScript(faults=faults), seed=seed)
-    await substrate.open()
-    return substrate, await substrate.create(SandboxSpec())
-
-
-async def run(line: str, stdin: bytes = b"") -> Observation:
-    async with FakeSubstrate() as substrate, await substrate.create(SandboxSpec()) as box:
-        return await box.run(Action(line, stdin=stdin, timeout_s=5))
+SPEC = SandboxSpec()
+TRUE = Action(["true"])
+ERRORS: list[tuple[FailureKind, type[DutyfreeError]]] = [
+    (FailureKind.FULL, CapacityError),
+    (FailureKind.ERROR, SubstrateFailed),
+    (FailureKind.MISBEHAVIOUR, GuestMisbehaved),
+    (FailureKind.DEADLINE, DeadlineExceeded),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "stdout"),
-    [
-        ("echo a; echo b", "a\nb\n"),
-        ("false && echo no || echo yes", "yes\n"),
-        ("echo one | cat | wc -c", "4\n"),
-        ("A=x; echo \"$A ${A}y\" '$A' \\$A", "x xy $A $A\n"),
-        ("A=x; (A=y; cd /tmp); echo $A; pwd", "x\n/\n"),
-        ("cd /tmp; echo hi > f; cat < f; echo more >> f; wc -c f", "hi\n8\n"),
-        ("(exit 3); echo $?", "3\n"),
-        (
-            "echo lost >&2; echo a 2>/dev/null; cat /nowhere 2>&1 || true",
-            "a\ncat: /nowhere: No such file or directory\n",
-        ),
-        ("printf '%s-%s\\n' 1 2 3", "1-2\n3-\n"),
-        ("head -c 5 /dev/zero | wc -c", "5\n"),
-        ("head -c 5 /dev/zero > /dev/null # comment", ""),
-        ("test -d /tmp && [ ! -e /tmp/x ] && echo ok", "ok\n"),
-        ("sleep 0.05 & echo first", "first\n"),
-        ("cat /dev/zero | head -c 3 | wc -c", "3\n"),
-    ],
-)
-async def test_the_language(line: str, stdout: str) -> None:
-    seen = await run(line)
-    assert (seen.text, seen.exit_code) == (stdout, 0)
+def failing(step: Step, kind: FailureKind, calls: set[int] | None = None, after_s: float = 0.0) -> FakeSubstrate:
+    return FakeSubstrate(failures=[Failure(step, kind, calls, after_s=after_s)])
 
 
-@pytest.mark.parametrize("line", ["(echo", "echo 'a", 'echo "a', "a &&", "| b", "echo $(date)", "> ", ")"])
-async def test_what_is_not_in_the_language_is_a_syntax_error(line: str) -> None:
-    seen = await run(line)
-    assert seen.exit_code == 2
-    assert b"syntax error" in seen.stderr
+async def start_stream(box: Sandbox) -> None:
+    async with box.stream(TRUE) as stream:
+        await stream.wait()
 
 
-async def test_a_fork_bomb_is_bounded() -> None:
-    seen = await run(";".join(["sleep 1 &"] * 1100).replace("&;", "& "))
-    assert b"cannot fork" in seen.stderr
+async def run_session_line(box: Sandbox) -> None:
+    async with await box.session() as session:
+        await session.run("true")
 
 
-async def test_latency_shows_in_the_spans() -> None:
-    latency = {phase: Latency(0.03, 0.04) for phase in (Phase.CREATE, Phase.READY, Phase.DISPATCH, Phase.DESTROY)}
+async def open_terminal(box: Sandbox) -> None:
+    async with await box.terminal(["true"]) as terminal:
+        await terminal.wait()
+
+
+ACTIONS = [lambda box: box.run(TRUE), start_stream, run_session_line, open_terminal]
+
+
+async def test_it_is_what_it_wraps() -> None:
+    async with FakeSubstrate() as fake, ProcessSubstrate() as process:
+        assert (fake.name, fake.isolation) == ("fake", process.isolation)
+        assert fake.capabilities == process.capabilities
+        box = await fake.create(SPEC)
+        assert (await box.run(Action("echo hi"))).text == "hi\n"
+        assert len(fake.living) == 1
+    assert not fake.living
+
+
+async def test_delays_show_in_spans_and_in_observations() -> None:
     recorder = SpanRecorder()
-    async with FakeSubstrate(script=FakeScript(latency)) as substrate:
-        box = await substrate.create(SandboxSpec(), recorder)
-        seen = await box.run(Action(["true"]))
+    latencies = Latencies(create_s=0.03, ready_s=0.04, run_s=0.05, destroy_s=0.06)
+    async with FakeSubstrate(latencies=latencies) as fake:
+        box = await fake.create(SPEC, recorder)
+        seen = await box.run(TRUE)
         await box.destroy()
-    spans = {span.phase: span.duration_ms for span in recorder.spans}
-    assert all(spans[phase] >= 30 for phase in (Phase.CREATE, Phase.READY, Phase.DESTROY))
-    assert seen.execute_ms < 30 <= seen.spans[0].duration_ms + seen.spans[2].duration_ms
+    injected = {span.phase: span.duration_ms for span in recorder.spans if span.name == "injected"}
+    least_ms = {Phase.CREATE: 30, Phase.READY: 40, Phase.DISPATCH: 50, Phase.DESTROY: 60}
+    assert injected.keys() == least_ms.keys()
+    assert all(injected[phase] >= least_ms[phase] for phase in least_ms)
+    assert seen.timing.end_ns - seen.timing.start_ns >= 50e6
+    assert seen.execute_ms < 50
 
 
-async def test_the_same_seed_gives_the_same_performance() -> None:
-    async def performance(seed: int) -> list[bool]:
-        _, box = await sandbox_of(Fault(Step.RUN, FaultKind.FAIL, probability=0.5), seed=seed)
-        outcomes = await asyncio.gather(*(box.run(Action(["true"])) for _ in range(40)), return_exceptions=True)
-        return [isinstance(outcome, SubstrateFailed) for outcome in outcomes]
+@pytest.mark.parametrize("act", ACTIONS)
+async def test_every_kind_of_action_is_delayed_and_fails(act: object) -> None:
+    fake = FakeSubstrate(
+        latencies=Latencies(run_s=0.05), failures=[Failure(Step.RUN, FailureKind.DEADLINE, range(2, 3))]
+    )
+    async with fake, await fake.create(SPEC) as box:
+        start_s = time.monotonic()
+        await act(box)  # type: ignore[operator]
+        assert time.monotonic() - start_s >= 0.05
+        with pytest.raises(DeadlineExceeded):
+            await act(box)  # type: ignore[operator]
+        await act(box)  # type: ignore[operator]
+        assert fake.struck == {Step.RUN: 1}
 
-    first = await performance(1)
-    assert first == await performance(1)
-    assert first != await performance(2)
+
+async def test_the_same_seed_gives_the_same_injections_at_any_concurrency() -> None:
+    async def outcomes(seed: int, *, at_once: bool) -> list[bool]:
+        failure = Failure(Step.RUN, FailureKind.ERROR, probability=0.5)
+        async with FakeSubstrate(failures=[failure], seed=seed) as fake, await fake.create(SPEC) as box:
+            if at_once:
+                found = await asyncio.gather(*(box.run(TRUE) for _ in range(40)), return_exceptions=True)
+            else:
+                found = [(await asyncio.gather(box.run(TRUE), return_exceptions=True))[0] for _ in range(40)]
+            return [isinstance(each, SubstrateFailed) for each in found]
+
+    first = await outcomes(1, at_once=True)
+    assert first == await outcomes(1, at_once=False)
+    assert first != await outcomes(2, at_once=True)
     assert 5 < sum(first) < 35
 
 
-@pytest.mark.parametrize(("kind", "error"), [(FaultKind.FAIL, SubstrateFailed), (FaultKind.DIE, LinkFailed)])
-async def test_a_creation_that_fails_leaves_nothing(kind: FaultKind, error: type[InfraFailed]) -> None:
-    substrate = FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, kind, nth=1),)))
-    async with substrate:
+async def test_delays_are_drawn_from_a_seeded_generator() -> None:
+    async def drawn(seed: int) -> list[float]:
+        found: list[float] = []
+
+        def delay_s(generator: random.Random) -> float:
+            found.append(generator.uniform(0, 0.001))
+            return found[-1]
+
+        async with FakeSubstrate(latencies=Latencies(run_s=delay_s), seed=seed) as fake:
+            box = await fake.create(SPEC)
+            for _ in range(5):
+                await box.run(TRUE)
+        return found
+
+    assert await drawn(1) == await drawn(1) != await drawn(2)
+
+
+@pytest.mark.parametrize(("kind", "error"), ERRORS)
+async def test_a_creation_that_fails_leaves_nothing(kind: FailureKind, error: type[DutyfreeError]) -> None:
+    async with failing(Step.CREATE, kind, {1}) as fake:
         with pytest.raises(error):
-            await substrate.create(SandboxSpec())
-        assert not substrate.living
-        await substrate.create(SandboxSpec())
+            await fake.create(SPEC)
+        assert not fake.living
+        await fake.create(SPEC)
 
 
-async def test_a_hanging_creation_can_be_given_up() -> None:
-    async with FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, FaultKind.HANG),))) as substrate:
+async def test_a_hanging_creation_can_be_cancelled() -> None:
+    async with failing(Step.CREATE, FailureKind.HANG) as fake:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(substrate.create(SandboxSpec()), 0.05)
-        assert not substrate.living
+            await asyncio.wait_for(fake.create(SPEC), 0.1)
+        assert not fake.living
 
 
-async def test_the_nth_run_fails_and_the_others_do_not() -> None:
-    _, box = await sandbox_of(Fault(Step.RUN, FaultKind.FAIL, nth=2))
-    assert (await box.run(Action(["true"]))).ok
-    with pytest.raises(SubstrateFailed):
-        await box.run(Action(["true"]))
-    assert (await box.run(Action(["true"]))).ok
+async def test_a_sandbox_can_die_after_its_creation() -> None:
+    async with failing(Step.CREATE, FailureKind.DEATH, after_s=0.2) as fake:
+        box = await fake.create(SPEC)
+        assert (await box.run(TRUE)).ok
+        with pytest.raises(LinkFailed):
+            await box.run(Action("sleep 30"))
 
 
-@pytest.mark.parametrize("step", [Step.RUN, Step.STREAM])
-async def test_a_death_takes_everything_with_it(step: Step) -> None:
-    substrate, box = await sandbox_of(Fault(step, FaultKind.DIE))
-    call = box.run(Action(["true"])) if step is Step.RUN else box.stream(Action(["true"])).__aenter__()
-    with pytest.raises(LinkFailed):
-        await call
-    with pytest.raises(SandboxGone):
-        await box.run(Action(["true"]))
-    assert not substrate.living
+@pytest.mark.parametrize("act", ACTIONS)
+async def test_a_sandbox_dies_while_an_action_runs(act: object) -> None:
+    async with failing(Step.RUN, FailureKind.DEATH) as fake:
+        box = await fake.create(SPEC)
+        with pytest.raises(LinkFailed):
+            await act(box)  # type: ignore[operator]
+        assert not box.alive
+        with pytest.raises(SandboxGone):
+            await act(box)  # type: ignore[operator]
+        await box.destroy()
+        assert not fake.living
 
 
-async def test_a_hanging_run_ends_with_its_sandbox() -> None:
-    _, box = await sandbox_of(Fault(Step.RUN, FaultKind.HANG))
-    running = asyncio.ensure_future(box.run(Action(["true"], timeout_s=0.01)))
-    await asyncio.sleep(0.05)
-    assert not running.done()
-    await box.destroy()
-    with pytest.raises(LinkFailed):
-        await running
+async def test_an_action_can_run_for_a_while_before_its_sandbox_dies(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    async with failing(Step.RUN, FailureKind.DEATH, after_s=0.3) as fake:
+        box = await fake.create(SPEC)
+        with pytest.raises(LinkFailed):
+            await box.run(Action(f"touch {begun}; sleep 30; touch {ended}"))
+    assert (begun.is_file(), ended.exists()) == (True, False)
 
 
-async def test_lies_claim_what_was_not_done() -> None:
-    _, dead = await sandbox_of(Fault(Step.CREATE, FaultKind.LIE))
-    assert not dead.alive
-    _, box = await sandbox_of(
-        Fault(Step.RUN, FaultKind.LIE), Fault(Step.STREAM, FaultKind.LIE), Fault(Step.DESTROY, FaultKind.LIE)
+async def test_a_death_that_comes_after_the_destruction_kills_nothing() -> None:
+    async with failing(Step.RUN, FailureKind.DEATH, {1}, after_s=0.1) as fake:
+        box = await fake.create(SPEC)
+        assert (await box.run(TRUE)).ok
+        await box.destroy()
+        other = await fake.create(SPEC)
+        await asyncio.sleep(0.15)
+        assert (await other.run(TRUE)).ok
+
+
+async def test_a_guest_that_misbehaves_is_dead() -> None:
+    async with failing(Step.RUN, FailureKind.MISBEHAVIOUR, {1}) as fake:
+        box = await fake.create(SPEC)
+        with pytest.raises(GuestMisbehaved):
+            await box.run(TRUE)
+        with pytest.raises((LinkFailed, SandboxGone)):
+            await box.run(TRUE)
+
+
+async def test_a_hanging_action_ends_with_its_sandbox() -> None:
+    async with failing(Step.RUN, FailureKind.HANG) as fake:
+        box = await fake.create(SPEC)
+        running = asyncio.ensure_future(box.run(Action(["true"], timeout_s=0.01)))
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        await box.destroy()
+        with pytest.raises(LinkFailed):
+            await running
+
+
+async def test_a_destruction_that_fails_can_be_tried_again() -> None:
+    async with failing(Step.DESTROY, FailureKind.ERROR, {1}) as fake:
+        box = await fake.create(SPEC)
+        with pytest.raises(SubstrateFailed):
+            await box.destroy()
+        assert (box.alive, len(fake.living)) == (True, 1)
+        await box.destroy()
+        await box.destroy()
+        assert (box.alive, len(fake.living)) == (False, 0)
+
+
+async def test_close_leaves_nothing_although_no_destruction_succeeds() -> None:
+    async with failing(Step.DESTROY, FailureKind.ERROR) as fake:
+        box = await fake.create(SPEC)
+    assert not box.alive
+    assert not fake.living
+
+
+async def test_around_cells_a_reset_fails_and_forks_are_fakes_too() -> None:
+    fake = FakeSubstrate(
+        "cell", failures=[Failure(Step.RESET, FailureKind.ERROR, {2}), Failure(Step.RUN, FailureKind.DEATH, {1})]
     )
-    seen = await box.run(Action("exit 3"))
-    assert (seen.exit_code, seen.stdout) == (0, b"")
-    async with box.stream(Action("echo x; exit 3")) as stream:
-        assert [chunk async for chunk in stream] == []
-        assert (await stream.wait()).ok
-    await box.destroy()
-    assert box.alive
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(fake)
+        except SubstrateUnavailable as error:
+            pytest.skip(str(error))
+        assert {Capability.RESET, Capability.FORK} <= fake.capabilities
+        box = await fake.create(SPEC)
+        (fork,) = await box.fork(1)
+        with pytest.raises(LinkFailed):
+            await fork.run(TRUE)
+        await box.reset()
+        assert (await box.run(TRUE)).ok
+        with pytest.raises(SubstrateFailed):
+            await box.reset()
+        assert not box.alive
 
 
-async def test_what_it_lacks_it_says() -> None:
-    _, box = await sandbox_of()
-    with pytest.raises(Unsupported):
-        await box.session()
-    with pytest.raises(Unsupported):
-        await box.terminal(["true"])
-
-
-async def test_background_jobs_end_with_the_sandbox() -> None:
-    _, box = await sandbox_of()
-    await box.run(Action("sleep 30 & sleep 30 & true"))
-    start_s = time.monotonic()
-    await box.destroy()
-    await asyncio.sleep(0)
-    others = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[operator]
-    await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 1)
-    assert time.monotonic() - start_s < 1
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step": Step.DESTROY, "kind": FailureKind.FULL},
+        {"step": Step.READY, "kind": FailureKind.ERROR},
+        {"step": Step.RESET, "kind": FailureKind.DEATH},
+        {"step": Step.RUN, "kind": FailureKind.ERROR, "probability": 1.5},
+        {"step": Step.RUN, "kind": FailureKind.DEATH, "after_s": float("nan")},
+    ],
+)
+def test_failures_that_the_contract_does_not_allow_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        Failure(**options)  # type: ignore[arg-type]

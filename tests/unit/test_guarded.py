@@ -15,7 +15,7 @@ from dutyfree.errors import (
     SubstrateFailed,
 )
 from dutyfree.model import Action, Phase, SandboxSpec
-from dutyfree.substrates.fake import FakeSandbox, FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSandbox, FakeSubstrate, Latencies, Step
 from dutyfree.substrates.guarded import GuardedSandbox, GuardedSubstrate
 from dutyfree.trace import SpanRecorder
 
@@ -23,8 +23,8 @@ SPEC = SandboxSpec()
 TRUE = Action(["true"])
 
 
-def guarded(*faults: Fault, **options: float) -> tuple[FakeSubstrate, GuardedSubstrate]:
-    fake = FakeSubstrate(script=FakeScript(faults=faults))
+def guarded(*failures: Failure, **options: float) -> tuple[FakeSubstrate, GuardedSubstrate]:
+    fake = FakeSubstrate(failures=failures)
     return fake, GuardedSubstrate(fake, **options)
 
 
@@ -45,12 +45,13 @@ async def test_what_it_is_shines_through() -> None:
     assert substrate.capabilities == fake.capabilities
     async with substrate, await substrate.create(SPEC) as box:
         assert isinstance(box, GuardedSandbox)
-        assert (box.id, box.unenforced, box.pid) == (box.inner.id, box.inner.unenforced, None)
+        assert isinstance(box.inner, FakeSandbox)
+        assert (box.id, box.unenforced, box.pid) == (box.inner.id, box.inner.unenforced, box.inner.pid)
 
 
-@pytest.mark.parametrize("kind", [FaultKind.FAIL, FaultKind.DIE])
-async def test_any_infrastructure_failure_destroys_the_sandbox(kind: FaultKind) -> None:
-    fake, substrate = guarded(Fault(Step.RUN, kind, nth=2))
+@pytest.mark.parametrize("kind", [FailureKind.ERROR, FailureKind.DEATH, FailureKind.MISBEHAVIOUR, FailureKind.DEADLINE])
+async def test_any_infrastructure_failure_destroys_the_sandbox(kind: FailureKind) -> None:
+    fake, substrate = guarded(Failure(Step.RUN, kind, {2}))
     async with substrate:
         box = await substrate.create(SPEC)
         assert (await box.run(TRUE)).ok
@@ -68,7 +69,7 @@ async def test_any_infrastructure_failure_destroys_the_sandbox(kind: FaultKind) 
 
 
 async def test_a_failing_stream_destroys_the_sandbox() -> None:
-    fake, substrate = guarded(Fault(Step.STREAM, FaultKind.FAIL))
+    fake, substrate = guarded(Failure(Step.RUN, FailureKind.ERROR))
     async with substrate:
         box = await substrate.create(SPEC)
         with pytest.raises(SubstrateFailed):
@@ -105,16 +106,17 @@ async def test_the_callers_own_errors_destroy_nothing() -> None:
 
 async def test_destroying_is_done_once_however_many_ask() -> None:
     recorder = SpanRecorder()
-    fake = FakeSubstrate(script=FakeScript({Phase.DESTROY: Latency(0.05, 0.05)}))
+    fake = FakeSubstrate(latencies=Latencies(destroy_s=0.05))
     async with GuardedSubstrate(fake) as substrate:
         box = await substrate.create(SPEC, recorder)
         await asyncio.gather(*(box.destroy() for _ in range(10)))
         await box.destroy()
-    assert [span.phase for span in recorder.spans].count(Phase.DESTROY) == 1
+    ends = [span for span in recorder.spans if span.phase is Phase.DESTROY]
+    assert sorted(span.name for span in ends) == ["", "injected"]
 
 
 async def test_calls_are_refused_as_soon_as_destruction_has_begun() -> None:
-    fake = FakeSubstrate(script=FakeScript({Phase.DESTROY: Latency(0.1, 0.1)}))
+    fake = FakeSubstrate(latencies=Latencies(destroy_s=0.1))
     async with GuardedSubstrate(fake) as substrate:
         box = await substrate.create(SPEC)
         destruction = asyncio.ensure_future(box.destroy())
@@ -126,7 +128,7 @@ async def test_calls_are_refused_as_soon_as_destruction_has_begun() -> None:
 
 
 async def test_a_destruction_goes_on_without_its_caller() -> None:
-    fake = FakeSubstrate(script=FakeScript({Phase.DESTROY: Latency(0.1, 0.1)}))
+    fake = FakeSubstrate(latencies=Latencies(destroy_s=0.1))
     async with GuardedSubstrate(fake) as substrate:
         box = await substrate.create(SPEC)
         destruction = asyncio.ensure_future(box.destroy())
@@ -138,7 +140,7 @@ async def test_a_destruction_goes_on_without_its_caller() -> None:
 
 
 async def test_a_hanging_destruction_is_bounded_and_can_be_tried_again() -> None:
-    fake, substrate = guarded(Fault(Step.DESTROY, FaultKind.HANG, nth=1), destroy_timeout_s=0.1)
+    fake, substrate = guarded(Failure(Step.DESTROY, FailureKind.HANG, {1}), destroy_timeout_s=0.1)
     async with substrate:
         box = await substrate.create(SPEC)
         start_s = time.monotonic()
@@ -151,7 +153,7 @@ async def test_a_hanging_destruction_is_bounded_and_can_be_tried_again() -> None
 
 
 async def test_close_tries_again_what_could_not_be_destroyed() -> None:
-    fake, substrate = guarded(Fault(Step.DESTROY, FaultKind.FAIL, nth=1))
+    fake, substrate = guarded(Failure(Step.DESTROY, FailureKind.ERROR, {1}))
     async with substrate:
         box = await substrate.create(SPEC)
         with pytest.raises(SubstrateFailed):
@@ -160,7 +162,7 @@ async def test_close_tries_again_what_could_not_be_destroyed() -> None:
 
 
 async def test_an_error_is_not_hidden_by_the_failure_to_clean_up() -> None:
-    _, substrate = guarded(Fault(Step.RUN, FaultKind.FAIL), Fault(Step.DESTROY, FaultKind.FAIL, nth=1))
+    _, substrate = guarded(Failure(Step.RUN, FailureKind.ERROR), Failure(Step.DESTROY, FailureKind.ERROR, {1}))
     async with substrate:
         box = await substrate.create(SPEC)
         with pytest.raises(SubstrateFailed) as caught:
@@ -181,7 +183,7 @@ async def test_a_cancelled_creation_leaves_nothing_even_if_it_finishes() -> None
 
 
 async def test_a_hanging_creation_is_bounded() -> None:
-    _, substrate = guarded(Fault(Step.CREATE, FaultKind.HANG, nth=1), create_timeout_s=0.05)
+    _, substrate = guarded(Failure(Step.CREATE, FailureKind.HANG, {1}), create_timeout_s=0.05)
     async with substrate:
         with pytest.raises(DeadlineExceeded):
             await substrate.create(SPEC)
@@ -189,7 +191,7 @@ async def test_a_hanging_creation_is_bounded() -> None:
 
 
 async def test_close_ends_creations_and_sandboxes_and_refuses_more() -> None:
-    fake, substrate = guarded(Fault(Step.CREATE, FaultKind.HANG, nth=2))
+    fake, substrate = guarded(Failure(Step.CREATE, FailureKind.HANG, {2}))
     await substrate.open()
     box = await substrate.create(SPEC)
     creation = asyncio.ensure_future(substrate.create(SPEC))
@@ -205,7 +207,7 @@ async def test_close_ends_creations_and_sandboxes_and_refuses_more() -> None:
 
 
 async def test_creations_run_beside_each_other() -> None:
-    fake = FakeSubstrate(script=FakeScript({Phase.CREATE: Latency(0.1, 0.1)}))
+    fake = FakeSubstrate(latencies=Latencies(create_s=0.1))
     async with GuardedSubstrate(fake) as substrate:
         start_s = time.monotonic()
         await asyncio.gather(*(substrate.create(SPEC) for _ in range(10)))

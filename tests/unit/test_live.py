@@ -43,7 +43,7 @@ async def test_leases_become_a_report(tmp_path: Path) -> None:
 
 
 async def test_a_directory_with_results_is_not_overwritten(tmp_path: Path) -> None:
-    async with dutyfree.local("fake", pool=PoolOptions()) as host:
+    async with dutyfree.local("process", pool=PoolOptions()) as host:
         with LeaseJournal(tmp_path / "run", host.pool):
             async with host.lease() as box:
                 await box.run("true")

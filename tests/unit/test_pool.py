@@ -1,4 +1,4 @@
-"""A pool over sandboxes in memory: whoever asks gets one sandbox, alone, in time, or a reason."""
+"""A pool over real processes: whoever asks gets one sandbox, alone, in time, or a reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -28,16 +29,16 @@ from dutyfree.pool.metrics import HIT
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Stager
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
 from dutyfree.substrates.guarded import GuardedSubstrate
 
 RECIPE = Recipe(
     stages=(
-        Stage("image", run=("echo tools > /tmp/image",)),
-        Stage("repository", run=("echo code > /tmp/repository",), env={"REPOSITORY": "here"}),
+        Stage("image", run=("echo tools > image",)),
+        Stage("repository", run=("echo code > repository",), env={"REPOSITORY": "here"}),
     )
 )
-SLOW = FakeScript({Phase.CREATE: Latency(0.05, 0.05)})
+SLOW = Latencies(create_s=0.05)
 
 
 @asynccontextmanager
@@ -70,24 +71,24 @@ async def test_a_lease_is_a_sandbox_of_ones_own() -> None:
         wanted = await plain(stager)
         one, other = await asyncio.gather(pool.acquire(wanted), pool.acquire(wanted))
         assert one.sandbox.id != other.sandbox.id
-        assert await text(one.sandbox, "echo hi > /tmp/mine; cat /tmp/mine") == "hi\n"
-        assert (await other.sandbox.run(Action("cat /tmp/mine"))).exit_code == 1
+        assert await text(one.sandbox, "echo hi > mine; cat mine") == "hi\n"
+        assert (await other.sandbox.run(Action("cat mine"))).exit_code == 1
         await pool.release(one)
         await pool.release(one)
         with pytest.raises(LeaseLost):
             await one.sandbox.run(Action("echo late"))
         third = await pool.acquire(wanted)
-        assert (await third.sandbox.run(Action("cat /tmp/mine"))).exit_code == 1
+        assert (await third.sandbox.run(Action("cat mine"))).exit_code == 1
 
 
 async def test_stages_are_there_with_their_environment() -> None:
     async with pool_of() as (pool, stager):
         grant = await pool.acquire(await stager.wanted(RECIPE, SandboxSpec()))
-        assert await text(grant.sandbox, "cat /tmp/image /tmp/repository; echo $REPOSITORY") == "tools\ncode\nhere\n"
+        assert await text(grant.sandbox, "cat image repository; echo $REPOSITORY") == "tools\ncode\nhere\n"
 
 
 async def test_what_is_announced_is_ready_when_it_is_asked_for() -> None:
-    async with pool_of(FakeSubstrate(script=SLOW)) as (pool, stager):
+    async with pool_of(FakeSubstrate(latencies=SLOW)) as (pool, stager):
         wanted = await stager.wanted(RECIPE, SandboxSpec())
         now_s = time.monotonic()
         pool.announce([(Announcement("step", wanted.ladder.top, 4, now_s, now_s + 60), wanted)])
@@ -98,7 +99,7 @@ async def test_what_is_announced_is_ready_when_it_is_asked_for() -> None:
 
 
 async def test_the_same_key_gives_the_same_lease() -> None:
-    async with pool_of(FakeSubstrate(script=SLOW)) as (pool, stager):
+    async with pool_of(FakeSubstrate(latencies=SLOW)) as (pool, stager):
         wanted = await plain(stager)
         grants = await asyncio.gather(*(pool.acquire(wanted, owner="me", key="one") for _ in range(5)))
         grants.append(await pool.acquire(wanted, owner="me", key="one"))
@@ -125,7 +126,7 @@ async def test_a_full_pool_says_so_in_time_and_goes_on() -> None:
 
 
 async def test_a_cancelled_request_takes_nothing() -> None:
-    async with pool_of(FakeSubstrate(script=SLOW), sandboxes=1) as (pool, stager):
+    async with pool_of(FakeSubstrate(latencies=SLOW), sandboxes=1) as (pool, stager):
         wanted = await plain(stager)
         for delay_s in (0.0, 0.02, 0.049, 0.0505, 0.051, 0.052, 0.06):
             task = asyncio.create_task(pool.acquire(wanted))
@@ -151,11 +152,11 @@ async def test_a_lease_that_nobody_renews_expires_under_its_tenant() -> None:
 
 
 async def test_creations_that_fail_are_told_after_a_few_tries() -> None:
-    fake = FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, FaultKind.FAIL),)))
+    fake = FakeSubstrate(failures=[Failure(Step.CREATE, FailureKind.ERROR)])
     async with pool_of(fake) as (pool, stager):
         with pytest.raises(SubstrateFailed):
             await pool.acquire(await plain(stager), timeout_s=30)
-    once = FakeSubstrate(script=FakeScript(faults=(Fault(Step.CREATE, FaultKind.FAIL, nth=1),)))
+    once = FakeSubstrate(failures=[Failure(Step.CREATE, FailureKind.ERROR, {1})])
     async with pool_of(once) as (pool, stager):
         await pool.acquire(await plain(stager), timeout_s=30)
 
@@ -169,7 +170,7 @@ async def test_a_stage_that_fails_is_the_callers_fault_and_told_at_once() -> Non
 
 
 async def test_a_sandbox_that_dies_is_not_given_out_again() -> None:
-    fake = FakeSubstrate(script=FakeScript(faults=(Fault(Step.RUN, FaultKind.DIE, nth=1),)))
+    fake = FakeSubstrate(failures=[Failure(Step.RUN, FailureKind.DEATH, {1})])
     async with pool_of(fake, sandboxes=1) as (pool, stager):
         wanted = await plain(stager)
         grant = await pool.acquire(wanted)
@@ -183,12 +184,12 @@ async def test_a_sandbox_that_dies_is_not_given_out_again() -> None:
         assert await text(again.sandbox, "echo fine") == "fine\n"
 
 
-async def test_what_is_bound_is_the_leases_alone() -> None:
+async def test_what_is_bound_is_the_leases_alone(tmp_path: Path) -> None:
     async with pool_of() as (pool, stager):
         wanted = await plain(stager)
-        binding = Binding(env={"A": "1"}, secrets={"TOKEN": "hush"}, files={"/tmp/given": b"data"})
+        binding = Binding(env={"A": "1"}, secrets={"TOKEN": "hush"}, files={f"{tmp_path}/given": b"data"})
         grant = await pool.acquire(wanted, owner="me", binding=binding)
-        line = "echo $A $TOKEN $DUTYFREE_OWNER; cat /tmp/given"
+        line = f"echo $A $TOKEN $DUTYFREE_OWNER; cat {tmp_path}/given"
         assert await text(grant.sandbox, line) == "1 hush me\ndata"
         await pool.release(grant)
         other = await pool.acquire(wanted)
@@ -216,14 +217,14 @@ async def test_closing_ends_those_who_wait_and_those_who_have() -> None:
 async def test_every_policy_serves_everyone(policy: str) -> None:
     async with pool_of(sandboxes=4, policy=policy, at_once=2) as (pool, stager):
         ladders = [
-            await stager.wanted(Recipe(stages=(Stage("image", run=(f"echo {n} > /tmp/n",)),)), SandboxSpec())
+            await stager.wanted(Recipe(stages=(Stage("image", run=(f"echo {n} > n",)),)), SandboxSpec())
             for n in range(3)
         ]
 
         async def rollout(number: int) -> str:
             grant = await pool.acquire(ladders[number % 3], owner=str(number % 2), timeout_s=30)
             try:
-                return await text(grant.sandbox, "cat /tmp/n")
+                return await text(grant.sandbox, "cat n")
             finally:
                 await pool.release(grant)
 

@@ -31,8 +31,8 @@ from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import Action, Capability, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate
-from dutyfree.substrates.fake import FakeSubstrate
 from dutyfree.substrates.guarded import GuardedSubstrate
+from dutyfree.substrates.process import ProcessSubstrate
 from dutyfree.trace import SpanRecorder
 
 LEASE = Lease("lease-1", "box", "ann", 1, 1e9)
@@ -143,51 +143,48 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, dict[str, str]], messag
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_files_are_written_beside_each_other() -> None:
-    async with GuardedSubstrate(FakeSubstrate()) as substrate:
-        box = await substrate.create(SandboxSpec())
-        files = {f"/srv/{number}": str(number).encode() for number in range(MAX_FILES - 1)}
-        await bind(box, Binding(files=files, secret_files={"/dev/shm/s": HUSH}), substrate.capabilities)
-        for path, content in files.items():
-            assert await box.files.read(path) == content
-            assert (await box.files.stat(path)).mode & 0o777 == 0o644
-        assert await box.files.read("/dev/shm/s") == HUSH.encode()
-        assert (await box.files.stat("/dev/shm/s")).mode & 0o777 == 0o600
+@pytest.fixture
+async def cells(tmp_path: Path) -> AsyncIterator[GuardedSubstrate]:
+    async with GuardedSubstrate(CellSubstrate(store=tmp_path / "store")) as substrate:
+        yield substrate
+
+
+async def test_files_are_written_beside_each_other(cells: GuardedSubstrate) -> None:
+    box = await cells.create(SandboxSpec())
+    files = {f"/srv/{number}": str(number).encode() for number in range(MAX_FILES - 1)}
+    await bind(box, Binding(files=files, secret_files={"/dev/shm/s": HUSH}), cells.capabilities)
+    for path, content in files.items():
+        assert await box.files.read(path) == content
+        assert (await box.files.stat(path)).mode & 0o777 == 0o644
+    assert await box.files.read("/dev/shm/s") == HUSH.encode()
+    assert (await box.files.stat("/dev/shm/s")).mode & 0o777 == 0o600
 
 
 async def test_without_files_the_sandbox_is_not_spoken_to() -> None:
-    async with GuardedSubstrate(FakeSubstrate()) as substrate:
+    async with GuardedSubstrate(ProcessSubstrate()) as substrate:
         box = await substrate.create(SandboxSpec())
         await box.destroy()  # any call would raise
         await bind(box, Binding(env={"A": "1"}, secrets={"S": HUSH}), frozenset())
 
 
-async def test_a_file_that_cannot_be_written_is_reported() -> None:
-    async with GuardedSubstrate(FakeSubstrate()) as substrate:
-        box = await substrate.create(SandboxSpec())
-        with pytest.raises(FileFailed) as caught:
-            await bind(box, Binding(files={"/tmp": b"", "/srv/a": b""}), substrate.capabilities)
-        assert "/tmp" in str(caught.value)
+async def test_a_file_that_cannot_be_written_is_reported(cells: GuardedSubstrate) -> None:
+    box = await cells.create(SandboxSpec())
+    with pytest.raises(FileFailed) as caught:
+        await bind(box, Binding(files={"/tmp": b"", "/srv/a": b""}), cells.capabilities)
+    assert "/tmp" in str(caught.value)
 
 
-async def test_secret_files_need_sandboxes_that_are_kept_apart() -> None:
-    async with GuardedSubstrate(FakeSubstrate()) as substrate:
-        box = await substrate.create(SandboxSpec())
-        with pytest.raises(Unsupported):
-            await bind(box, Binding(secret_files={"/dev/shm/s": HUSH}), frozenset({Capability.FILES}))
-        assert [each.name for each in await box.files.list("/dev")] == ["null", "zero"]
+async def test_secret_files_need_sandboxes_that_are_kept_apart(cells: GuardedSubstrate) -> None:
+    box = await cells.create(SandboxSpec())
+    with pytest.raises(Unsupported):
+        await bind(box, Binding(secret_files={"/dev/shm/s": HUSH}), frozenset({Capability.FILES}))
+    assert await box.files.list("/dev/shm") == []
 
 
 # On cells: the secrets are searched for, byte by byte.
 
 SECRETS = Binding(env={"A": "plain"}, secrets={"S": HUSH}, secret_files={"/dev/shm/keys/f": HUSH_FILE})
 PIECES = (HUSH.encode(), HUSH_FILE.encode())
-
-
-@pytest.fixture
-async def cells(tmp_path: Path) -> AsyncIterator[GuardedSubstrate]:
-    async with GuardedSubstrate(CellSubstrate(store=tmp_path / "store")) as substrate:
-        yield substrate
 
 
 def found_below(directory: Path) -> list[str]:

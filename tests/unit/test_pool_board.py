@@ -19,7 +19,7 @@ from dutyfree.substrates import claims
 HOST = """
 import asyncio, dutyfree
 async def run():
-    async with dutyfree.local("fake", pool=dutyfree.PoolOptions(sandboxes=3)) as host:
+    async with dutyfree.local("process", pool=dutyfree.PoolOptions(sandboxes=3)) as host:
         async with host.lease() as box:
             await asyncio.sleep(1.5)
             print("shown", flush=True)
@@ -36,7 +36,7 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def some_status() -> PoolStatus:
-    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=3)) as host, host.lease() as box:
+    async with dutyfree.local("process", pool=PoolOptions(sandboxes=3)) as host, host.lease() as box:
         await box.run("true")
         return host.pool.status()
 

@@ -11,17 +11,18 @@ from test_pool import RECIPE, plain, pool_of, text, until
 import dutyfree
 from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost, SubstrateFailed
 from dutyfree.leases.binding import Binding
-from dutyfree.model import Action, Phase, Recipe, SandboxSpec, Stage
-from dutyfree.pool import works
+from dutyfree.model import Action, Recipe, SandboxSpec, Stage
+from dutyfree.pool import core
 from dutyfree.pool.costs import Step
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.planner_input import OperationKind
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies
+from dutyfree.substrates.fake import Step as FakeStep
 
 
 def kind(number: int) -> Recipe:
-    return Recipe(stages=(Stage("image", run=(f"echo {number} > /tmp/n",)),))
+    return Recipe(stages=(Stage("image", run=(f"echo {number} > n",)),))
 
 
 async def test_a_binding_that_cannot_be_gives_the_sandbox_back() -> None:
@@ -51,12 +52,11 @@ async def test_who_waits_gets_what_is_idle_however_both_came_about() -> None:
         pool.announce(announced)
         await until(lambda: pool.status().idle == 4)
         grants = await asyncio.gather(*(pool.acquire(each, timeout_s=10) for each in (other, one, other, one)))
-        assert [await text(grant.sandbox, "cat /tmp/n") for grant in grants] == ["1\n", "0\n", "1\n", "0\n"]
+        assert [await text(grant.sandbox, "cat n") for grant in grants] == ["1\n", "0\n", "1\n", "0\n"]
 
 
 async def test_destructions_that_fail_are_no_fault_of_those_who_wait() -> None:
-    faults = tuple(Fault(Step.DESTROY, FaultKind.FAIL, nth=nth) for nth in (1, 2, 4, 7, 8, 11))
-    fake = FakeSubstrate(script=FakeScript(faults=faults))
+    fake = FakeSubstrate(failures=[Failure(FakeStep.DESTROY, FailureKind.ERROR, {1, 2, 4, 7, 8, 11})])
     async with pool_of(fake, sandboxes=2) as (pool, stager):
         wanted = await plain(stager)
         for _ in range(20):
@@ -64,12 +64,9 @@ async def test_destructions_that_fail_are_no_fault_of_those_who_wait() -> None:
 
 
 async def test_creations_that_are_stuck_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "LEAST_PATIENCE_S", 0.2)
-    faults = tuple(Fault(Step.CREATE, FaultKind.HANG, nth=nth) for nth in (13, 14))
-    async with pool_of(FakeSubstrate(script=FakeScript(faults=faults)), sandboxes=4, at_once=2, policy="cold") as (
-        pool,
-        stager,
-    ):
+    monkeypatch.setattr(core, "STUCK_AFTER_S", 0.2)
+    fake = FakeSubstrate(failures=[Failure(FakeStep.CREATE, FailureKind.HANG, {13, 14})])
+    async with pool_of(fake, sandboxes=4, at_once=2, policy="cold") as (pool, stager):
         wanted = await plain(stager)
         for _ in range(12):
             await pool.release(await pool.acquire(wanted))
@@ -78,7 +75,7 @@ async def test_creations_that_are_stuck_give_their_places_to_others(monkeypatch:
         grants = await asyncio.gather(*(pool.acquire(wanted, timeout_s=30) for _ in range(3)))
         assert len(grants) == 3
         assert time.monotonic() - start_s < 20
-        assert pool.metrics.failures[OperationKind.CREATE, "DeadlineExceeded"] == 2
+        assert pool.metrics.failures[OperationOperationKind.CREATE, "DeadlineExceeded"] == 2
 
 
 async def test_announcements_are_whole_numbers() -> None:
@@ -100,7 +97,7 @@ async def test_a_state_that_fails_does_not_keep_others_from_their_turn() -> None
 
 
 async def test_a_key_waits_as_long_as_its_caller_and_leaves_nothing() -> None:
-    slow = FakeSubstrate(script=FakeScript({Phase.CREATE: Latency(1.5, 1.5)}))
+    slow = FakeSubstrate(latencies=Latencies(create_s=1.5))
     async with pool_of(slow, sandboxes=2) as (pool, stager):
         wanted = await plain(stager)
         start_s = time.monotonic()
@@ -136,10 +133,9 @@ async def test_a_listener_that_fails_costs_no_sandbox() -> None:
 
 
 async def test_a_lease_that_expires_while_it_is_bound_writes_nothing_more() -> None:
-    slow = FakeSubstrate(script=FakeScript({Phase.DISPATCH: Latency(0.2, 0.2)}))
-    async with pool_of(slow, sandboxes=1) as (pool, stager):
+    async with pool_of(FakeSubstrate("cell"), sandboxes=1) as (pool, stager):
         wanted = await plain(stager)
-        binding = Binding(files={f"/tmp/{number}": b"mine" for number in range(40)})
+        binding = Binding(files={f"/tmp/{number}": bytes(200_000) for number in range(40)})
         try:
             grant = await pool.acquire(wanted, ttl_s=0.05, binding=binding, timeout_s=20)
         except (LeaseLost, SubstrateFailed):
@@ -152,7 +148,7 @@ async def test_a_lease_that_expires_while_it_is_bound_writes_nothing_more() -> N
 
 
 async def test_groups_do_not_wait_for_each_other() -> None:
-    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=4)) as host:
+    async with dutyfree.local("process", pool=PoolOptions(sandboxes=4)) as host:
 
         async def group() -> int:
             async with host.group(n=3, timeout_s=10) as boxes:
@@ -168,7 +164,7 @@ async def test_groups_do_not_wait_for_each_other() -> None:
 
 async def test_what_is_announced_anew_replaces_what_was() -> None:
     one, other = kind(1), kind(2)
-    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=8)) as host:
+    async with dutyfree.local("process", pool=PoolOptions(sandboxes=8)) as host:
         await host.pool.announce([(one, 2), (other, 2)], name="step")
         await host.pool.announce([(one, 1)], name="step")
         await until(lambda: host.pool.status().idle >= 1)
@@ -183,7 +179,7 @@ async def test_what_is_announced_anew_replaces_what_was() -> None:
 
 
 async def test_map_raises_what_work_raises_and_retries_what_is_retryable() -> None:
-    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=2)) as host:
+    async with dutyfree.local("process", pool=PoolOptions(sandboxes=2)) as host:
 
         async def fail(_: dutyfree.Box, task: int) -> int:
             raise ZeroDivisionError(task)
@@ -213,7 +209,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
 
 
 async def test_whoever_holds_a_lease_can_renew_it() -> None:
-    async with dutyfree.local("fake", pool=PoolOptions(sandboxes=4)) as host:
+    async with dutyfree.local("process", pool=PoolOptions(sandboxes=4)) as host:
         async with host.lease(ttl_s=0.5) as box:
             await box.renew(60)
             await asyncio.sleep(0.8)
@@ -226,6 +222,6 @@ async def test_whoever_holds_a_lease_can_renew_it() -> None:
             await asyncio.sleep(0.8)
             with pytest.raises(LeaseLost):
                 await box.renew()
-    async with dutyfree.local("fake") as host, host.lease() as box:
+    async with dutyfree.local("process") as host, host.lease() as box:
         await box.renew(0.001)
         await box.run("true")

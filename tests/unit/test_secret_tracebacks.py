@@ -22,6 +22,11 @@ SECRET = "hush-"
 BOUND: dict[str, object] = {"secrets": {"TOKEN": HUSH}, "secret_files": {"/dev/shm/token": HUSH_FILE.encode()}}
 
 
+def bound(substrate: str) -> dict[str, object]:
+    """What a lease can be given there: processes share /dev/shm, so they get no secret files."""
+    return BOUND if substrate == "cell" else {"secrets": BOUND["secrets"]}
+
+
 def frames(trace: TracebackType | None) -> list[tuple[str, str, object]]:
     """Function, name and value of each local of each frame that is not this file's."""
     found = []
@@ -61,7 +66,7 @@ def leaks(error: BaseException) -> list[str]:
     return found
 
 
-@pytest.fixture(params=["cell", "fake"])
+@pytest.fixture(params=["cell", "process"])
 def substrate(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -91,11 +96,8 @@ FAILURES: dict[str, Fails] = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_failure_within_a_lease(host: dutyfree.LocalHost, substrate: str, failure: str) -> None:
-    if substrate == "fake" and failure != "the caller":
-        pytest.skip("the fake has no machinery that could fail so")
-
     async def fail() -> None:
-        async with host.lease(**BOUND) as box:  # type: ignore[arg-type]
+        async with host.lease(**bound(substrate)) as box:  # type: ignore[arg-type]
             if substrate == "cell":
                 assert (await box.run('printf %s "$TOKEN"; cat /dev/shm/token')).text == HUSH + HUSH_FILE
             await FAILURES[failure](box)
@@ -136,9 +138,7 @@ BINDINGS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_binding_that_is_refused(host: dutyfree.LocalHost, substrate: str, binding: str) -> None:
-    if (substrate, binding) == ("fake", "a file below a file"):
-        pytest.skip("the files of a fake are in its own memory")
+async def test_a_binding_that_is_refused(host: dutyfree.LocalHost, binding: str) -> None:
     with pytest.raises(dutyfree.CallerError) as caught:
         async with host.lease(**BINDINGS[binding]):  # type: ignore[arg-type]
             pass
@@ -148,14 +148,14 @@ async def test_a_binding_that_is_refused(host: dutyfree.LocalHost, substrate: st
 async def test_a_host_without_a_pool(substrate: str) -> None:
     async with dutyfree.local(substrate) as host:
         with pytest.raises(dutyfree.InvalidRequest) as caught:
-            async with host.lease(**BOUND):  # type: ignore[arg-type]
+            async with host.lease(**bound(substrate)):  # type: ignore[arg-type]
                 pass
     assert leaks(caught.value) == []
 
 
-async def test_groups_and_maps(host: dutyfree.LocalHost) -> None:
+async def test_groups_and_maps(host: dutyfree.LocalHost, substrate: str) -> None:
     with pytest.raises(LookupError) as caught:
-        async with host.group(n=2, **BOUND):
+        async with host.group(n=2, **bound(substrate)):
             raise LookupError
     assert leaks(caught.value) == []
 
@@ -163,13 +163,13 @@ async def test_groups_and_maps(host: dutyfree.LocalHost) -> None:
         raise LookupError
 
     with pytest.raises(LookupError) as caught:
-        await host.map(work, [1, 2], **BOUND)
+        await host.map(work, [1, 2], **bound(substrate))
     assert leaks(caught.value) == []
 
 
 def test_the_client_without_await(substrate: str) -> None:
     with dutyfree.sync.local(substrate, pool=PoolOptions(sandboxes=2)) as host:
-        with pytest.raises(LookupError) as caught, host.lease(**BOUND):  # type: ignore[arg-type]
+        with pytest.raises(LookupError) as caught, host.lease(**bound(substrate)):  # type: ignore[arg-type]
             raise LookupError
         assert leaks(caught.value) == []
         broken = BINDINGS["text that is none"]
@@ -181,8 +181,8 @@ def test_the_client_without_await(substrate: str) -> None:
             raise LookupError
 
         with pytest.raises(LookupError) as caught:
-            host.map(work, [1], **BOUND)
+            host.map(work, [1], **bound(substrate))
         assert leaks(caught.value) == []
-        with pytest.raises(LookupError) as caught, host.group(n=2, **BOUND):
+        with pytest.raises(LookupError) as caught, host.group(n=2, **bound(substrate)):
             raise LookupError
         assert leaks(caught.value) == []

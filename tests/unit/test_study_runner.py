@@ -29,14 +29,14 @@ from dutyfree.measure.run.wave import Unrecorded
 from dutyfree.measure.workloads.drawing import draw
 from dutyfree.measure.workloads.workload import ActionKind, ScriptedAction, Workload
 from dutyfree.model import Action, Phase
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Latency
+from dutyfree.substrates.fake import FakeSubstrate, Latencies
 from dutyfree.trace import now_ns
 
 FAKE = Arm("fake", "fake")
 
 
-def slow(seconds: float, phase: Phase = Phase.CREATE) -> FakeSubstrate:
-    return FakeSubstrate(script=FakeScript({phase: Latency(seconds, seconds)}))
+def slow(create_s: float) -> FakeSubstrate:
+    return FakeSubstrate(latencies=Latencies(create_s=create_s))
 
 
 async def test_no_block_begins_after_the_time_limit(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_group_is_prepared_by_a_plain_function() -> None:
     def prepare(box: sync.Box) -> None:
         box.files.write("/tmp/prepared", b"once")
 
-    with sync.local(substrate="fake") as host, host.group(n=3, prepare=prepare) as boxes:
+    with sync.local(substrate="cell") as host, host.group(n=3, prepare=prepare) as boxes:
         assert (len(boxes), boxes.failures) == (3, ())
         assert [box.files.read("/tmp/prepared") for box in boxes] == [b"once"] * 3
         boxes[0].files.write("/tmp/prepared", b"changed")
@@ -133,12 +133,11 @@ def test_map_has_room_for_more_at_once_than_the_loop_has_threads() -> None:
 
     def work(box: sync.Box, task: int) -> bytes:
         together.wait()
-        box.files.write("/tmp/x", b"%d" % task)
-        return box.files.read("/tmp/x")
+        return box.run(f"echo {task} > x; cat x").stdout
 
-    with sync.local(substrate="fake") as host:
+    with sync.local(substrate="process") as host:
         outcomes = host.map(work, range(48), concurrency=48)
-    assert [each.value for each in outcomes] == [b"%d" % task for task in range(48)]
+    assert [each.value for each in outcomes] == [b"%d\n" % task for task in range(48)]
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])

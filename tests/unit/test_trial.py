@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lying_substrate import Lie, LyingSubstrate
 from study_runs import WORKLOAD, run_study, study_of
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -18,7 +20,8 @@ from dutyfree.measure.results.records import Results, Trial, TrialOutcome
 from dutyfree.measure.run.trial import split_stages
 from dutyfree.measure.workloads.workload import ActionKind, Expectation, ScriptedAction, Workload
 from dutyfree.model import Action, Observation, Phase, SandboxSpec, Span, Stage, Timing
-from dutyfree.substrates.fake import FakeScript, FakeSubstrate, Fault, FaultKind, Latency, Step
+from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
+from dutyfree.substrates.process import ProcessSubstrate
 from dutyfree.trace import now_ns
 
 FAKE = Arm("fake", "fake")
@@ -30,9 +33,12 @@ def of(results: Results, arm: str = "fake") -> list[Trial]:
     return [trial for trial in results.trials if trial.condition.arm == arm]
 
 
-def scripted(*faults: Fault, **latency_s: float) -> Callable[[], Substrate]:
-    latency = {Phase(name): Latency(seconds, seconds) for name, seconds in latency_s.items()}
-    return lambda: FakeSubstrate(script=FakeScript(latency, faults))
+def failing(failure: Failure) -> Callable[[], Substrate]:
+    return lambda: FakeSubstrate(failures=[failure])
+
+
+def slow(latencies: Latencies) -> Callable[[], Substrate]:
+    return lambda: FakeSubstrate(latencies=latencies)
 
 
 async def test_phases_and_residue_are_the_wall_time(tmp_path: Path) -> None:
@@ -50,8 +56,8 @@ async def test_phases_and_residue_are_the_wall_time(tmp_path: Path) -> None:
 
 
 async def test_time_is_told_by_where_it_went(tmp_path: Path) -> None:
-    slow = scripted(create=0.05, ready=0.04, dispatch=0.01, observe=0.03, destroy=0.06)
-    results = await run_study(tmp_path / "r", study_of(FAKE), substrates={"fake": slow})
+    make = slow(Latencies(create_s=0.05, ready_s=0.04, run_s=0.04, destroy_s=0.06))
+    results = await run_study(tmp_path / "r", study_of(FAKE), substrates={"fake": make})
     # Only the length of what is inside an action is known: what is around it is split evenly. Two actions, 40 ms each.
     least_ms = {Phase.CREATE: 50, Phase.READY: 40, Phase.DISPATCH: 40, Phase.OBSERVE: 40, Phase.DESTROY: 60}
     for phase, scripted_ms in least_ms.items():
@@ -61,7 +67,8 @@ async def test_time_is_told_by_where_it_went(tmp_path: Path) -> None:
 
 async def test_warm_trials_begin_with_what_is_left_to_do(tmp_path: Path) -> None:
     grid = Grid(2, ("marked",), (1,), warmths=(Warmth.COLD, Warmth.BASE, Warmth.REPOSITORY, Warmth.DEPENDENCIES))
-    results = await run_study(tmp_path / "r", study_of(FAKE, grids=(grid,)), substrates={"fake": scripted(create=0.03)})
+    make = slow(Latencies(create_s=0.03))
+    results = await run_study(tmp_path / "r", study_of(FAKE, grids=(grid,)), substrates={"fake": make})
     assert all(trial.completed for trial in results.trials)
     for trial in of(results):
         warmth = trial.condition.warmth
@@ -108,57 +115,73 @@ async def test_think_time_is_kept_and_is_no_part_of_the_trial(tmp_path: Path) ->
         assert trial.wall_ns < 0.5e9
 
 
+CREATE, RUN, DESTROY = Step.CREATE, Step.RUN, Step.DESTROY
+FIRST_ACTION = 3
+"""Its number among the calls of RUN: the two stages of the workload come before it."""
+
+
 @pytest.mark.parametrize(
-    ("step", "kind", "outcome", "phase"),
+    ("make", "outcome", "phase"),
     [
-        (Step.CREATE, FaultKind.FAIL, INFRA, Phase.CREATE),
-        (Step.CREATE, FaultKind.HANG, TIMED_OUT, Phase.CREATE),
-        (Step.CREATE, FaultKind.DIE, INFRA, Phase.CREATE),
-        (Step.CREATE, FaultKind.LIE, INFRA, Phase.SETUP),
-        (Step.STREAM, FaultKind.FAIL, INFRA, Phase.SETUP),
-        (Step.STREAM, FaultKind.HANG, TIMED_OUT, Phase.SETUP),
-        (Step.STREAM, FaultKind.DIE, INFRA, Phase.SETUP),
-        (Step.STREAM, FaultKind.LIE, UNFAITHFUL, Phase.EXECUTE),
-        (Step.RUN, FaultKind.FAIL, INFRA, Phase.DISPATCH),
-        (Step.RUN, FaultKind.HANG, TIMED_OUT, Phase.DISPATCH),
-        (Step.RUN, FaultKind.DIE, INFRA, Phase.DISPATCH),
-        (Step.RUN, FaultKind.LIE, UNFAITHFUL, Phase.EXECUTE),
-        (Step.DESTROY, FaultKind.FAIL, INFRA, Phase.DESTROY),
-        (Step.DESTROY, FaultKind.HANG, INFRA, Phase.DESTROY),
-        (Step.DESTROY, FaultKind.DIE, COMPLETED, None),
-        (Step.DESTROY, FaultKind.LIE, INFRA, Phase.DESTROY),
+        (failing(Failure(CREATE, FailureKind.FULL, {1})), INFRA, Phase.CREATE),
+        (failing(Failure(CREATE, FailureKind.ERROR, {1})), INFRA, Phase.CREATE),
+        (failing(Failure(CREATE, FailureKind.HANG, {1})), TIMED_OUT, Phase.CREATE),
+        (failing(Failure(CREATE, FailureKind.MISBEHAVIOUR, {1})), INFRA, Phase.CREATE),
+        (failing(Failure(CREATE, FailureKind.DEADLINE, {1})), INFRA, Phase.CREATE),
+        (failing(Failure(CREATE, FailureKind.DEATH, {1})), INFRA, Phase.SETUP),
+        (failing(Failure(RUN, FailureKind.ERROR, {1})), INFRA, Phase.SETUP),
+        (failing(Failure(RUN, FailureKind.HANG, {1})), TIMED_OUT, Phase.SETUP),
+        (failing(Failure(RUN, FailureKind.DEATH, {1})), INFRA, Phase.SETUP),
+        (lambda: LyingSubstrate("stream", {1}), UNFAITHFUL, Phase.EXECUTE),
+        (failing(Failure(RUN, FailureKind.ERROR, {FIRST_ACTION})), INFRA, Phase.DISPATCH),
+        (failing(Failure(RUN, FailureKind.HANG, {FIRST_ACTION})), TIMED_OUT, Phase.DISPATCH),
+        (failing(Failure(RUN, FailureKind.DEATH, {FIRST_ACTION})), INFRA, Phase.DISPATCH),
+        (lambda: LyingSubstrate("run", {1}), UNFAITHFUL, Phase.EXECUTE),
+        (failing(Failure(DESTROY, FailureKind.ERROR, {1})), INFRA, Phase.DESTROY),
+        (failing(Failure(DESTROY, FailureKind.HANG, {1})), INFRA, Phase.DESTROY),
+        (lambda: LyingSubstrate("destroy", {1}), INFRA, Phase.DESTROY),
     ],
 )
 async def test_a_fault_is_one_counted_failure(
-    tmp_path: Path, step: Step, kind: FaultKind, outcome: TrialOutcome, phase: Phase | None
+    tmp_path: Path, make: Callable[[], Substrate], outcome: TrialOutcome, phase: Phase
 ) -> None:
     """The first occurrence goes wrong, and nothing else does; the other trials are what they would have been."""
-    broken = scripted(Fault(step, kind, nth=1))
     start_s = time.monotonic()
-    results = await run_study(tmp_path / "r", study_of(FAKE, trial_timeout_s=1.0), substrates={"fake": broken})
+    results = await run_study(tmp_path / "r", study_of(FAKE, trial_timeout_s=1.0), substrates={"fake": make})
     assert time.monotonic() - start_s < 10
     assert len(results.trials) == results.planned
     assert results.cut_short == ""
     first, *others = of(results)
     assert (first.outcome, first.failed_phase) == (outcome, phase)
-    assert bool(first.cause) == (outcome is not COMPLETED)
+    assert first.cause
     assert sum(first.by_phase.values()) == first.wall_ns
     assert all(trial.completed for trial in others)
     assert all(trial.completed for trial in of(results, "null"))
 
 
-@pytest.mark.parametrize("kind", FaultKind)
-@pytest.mark.parametrize("step", Step)
-async def test_a_substrate_that_is_always_broken(tmp_path: Path, step: Step, kind: FaultKind) -> None:
+async def check_all_fail(directory: Path, make: Callable[[], Substrate]) -> None:
     grid = Grid(2, ("marked",), (2,), warmths=(Warmth.COLD, Warmth.REPOSITORY), concurrencies=(1, 2))
     study = study_of(FAKE, grids=(grid,), trial_timeout_s=0.5)
-    results = await run_study(
-        tmp_path / "r", study, substrates={"fake": scripted(Fault(step, kind))}, destroy_timeout_s=0.1
-    )
+    results = await run_study(directory, study, substrates={"fake": make}, destroy_timeout_s=0.1)
     assert len(results.trials) == results.planned
-    is_harmless = (step, kind) == (Step.DESTROY, FaultKind.DIE)
-    assert all(trial.completed == is_harmless for trial in of(results))
+    assert not any(trial.completed for trial in of(results))
     assert all(trial.completed for trial in of(results, "null"))
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        *((step, kind) for step in (CREATE, RUN) for kind in FailureKind),
+        *((DESTROY, kind) for kind in (FailureKind.ERROR, FailureKind.HANG)),
+    ],
+)
+async def test_a_substrate_that_is_always_broken(tmp_path: Path, step: Step, kind: FailureKind) -> None:
+    await check_all_fail(tmp_path / "r", failing(Failure(step, kind)))
+
+
+@pytest.mark.parametrize("lie", ["run", "stream", "destroy"])
+async def test_a_substrate_that_always_lies(tmp_path: Path, lie: Lie) -> None:
+    await check_all_fail(tmp_path / "r", lambda: LyingSubstrate(lie))
 
 
 class Wayward(FakeSubstrate):
@@ -310,7 +333,7 @@ async def test_a_call_that_comes_back_after_its_trial_changes_nothing(
 ) -> None:
     monkeypatch.setattr("dutyfree.measure.run.trial.GRACE_S", 0.1)
     study = study_of(FAKE, Arm("slow", "fake"), grids=(Grid(4, ("marked",), (3,)),), trial_timeout_s=0.2)
-    makers = {"fake": lambda: Wayward("run ignores cancellation"), "slow": scripted(create=0.15)}
+    makers = {"fake": lambda: Wayward("run ignores cancellation"), "slow": slow(Latencies(create_s=0.15))}
     results = await run_study(tmp_path / "r", study, substrates=makers, destroy_timeout_s=0.1)
     assert len(results.trials) == results.planned
     assert {trial.outcome for trial in of(results)} == {TIMED_OUT}
@@ -369,25 +392,20 @@ async def test_a_stage_that_fails_is_no_failure_of_the_machinery(tmp_path: Path)
     assert "stage 'repository'" in trial.cause
 
 
-class Forgetful(FakeSubstrate):
-    """Gives every sandbox the files of the first one."""
+class Forgetful(ProcessSubstrate):
+    """Gives every sandbox the same home directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
         super().__init__()
-        self.tree: Any = None
+        self.home = home
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Any:
-        sandbox: Any = await super().create(spec, on_span)
-        if self.tree is not None:
-            sandbox.tree = self.tree
-            sandbox.files._tree = self.tree
-        self.tree = sandbox.tree
-        return sandbox
+        return await super().create(replace(spec, env={"HOME": str(self.home)}), on_span)
 
 
 async def test_what_an_earlier_trial_left_is_found(tmp_path: Path) -> None:
     study = study_of(FAKE, grids=(Grid(3, ("marked",), (1,)),))
-    results = await run_study(tmp_path / "r", study, substrates={"fake": Forgetful})
+    results = await run_study(tmp_path / "r", study, substrates={"fake": lambda: Forgetful(tmp_path)})
     assert [trial.outcome for trial in of(results)] == [COMPLETED, NOT_COLD, NOT_COLD]
     assert "canary" in of(results)[1].cause
 

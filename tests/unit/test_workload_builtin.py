@@ -64,8 +64,8 @@ async def test_two_at_once_do_not_meet(substrate: Substrate) -> None:
     assert await asyncio.gather(trial(), trial()) == [[], []]
 
 
-async def test_t0_runs_on_the_null_substrate() -> None:
-    async with registry.load("fake") as fake, await fake.create(SPEC) as sandbox:
+async def test_t0_runs_on_processes() -> None:
+    async with registry.load("process") as process, await process.create(SPEC) as sandbox:
         assert await mismatches(sandbox, catalogue.find("T0"), 60, seed=1) == []
 
 

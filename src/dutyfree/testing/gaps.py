@@ -18,7 +18,6 @@ class KnownGap:
 
 
 KNOWN_GAPS = (
-    KnownGap("fake", "files.big-file", "a fake keeps its files in the host's memory: that is what it is"),
     *(
         KnownGap(substrate, "terminals.raw", "in gVisor's raw mode Ctrl-C still interrupts")
         for substrate in ("gvisor", "docker-gvisor")

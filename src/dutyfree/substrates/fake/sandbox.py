@@ -1,89 +1,74 @@
-"""One sandbox in memory."""
+"""A sandbox of another substrate whose calls are delayed and fail as a script says."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn, Self
 
-from dutyfree.contract import ActionStream, Sandbox, Session, SpanListener, Terminal
-from dutyfree.errors import DutyfreeError, InvalidRequest, LinkFailed, SandboxGone, SubstrateFailed, Unsupported
-from dutyfree.model import Action, Capability, Chunk, Command, Network, Observation, Phase, SandboxSpec, Unenforced
-from dutyfree.substrates.fake.execution import Execution, empty_success
-from dutyfree.substrates.fake.files import FakeFiles
-from dutyfree.substrates.fake.pipes import BytesReader, Output, Pipe
-from dutyfree.substrates.fake.script import FaultKind, Performer, Step
-from dutyfree.substrates.fake.shell import Tasks
-from dutyfree.substrates.fake.tree import Tree
-from dutyfree.trace import timed
-
-_STALLED_CHUNKS = 16
-_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/root"}
+from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
+from dutyfree.errors import DutyfreeError, LinkFailed, SandboxGone
+from dutyfree.model import (
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    DEFAULT_TIMEOUT_S,
+    Action,
+    Command,
+    Observation,
+    Phase,
+    Span,
+    Unenforced,
+)
+from dutyfree.substrates.fake.options import FailureKind, Injection, Script, Step
+from dutyfree.substrates.guarded.parts import GuardedStream
+from dutyfree.trace import now_ns
 
 
 class FakeSandbox(Sandbox):
-    """Files and commands in memory, nothing else; `die` lets a test kill it from outside."""
+    """`inner`, with injected delays and failures; `living` holds it until it was destroyed."""
 
     def __init__(
-        self,
-        name: str,
-        spec: SandboxSpec,
-        performer: Performer,
-        on_span: SpanListener | None,
-        on_end: Callable[[FakeSandbox], None],
+        self, inner: Sandbox, script: Script, living: set[FakeSandbox], on_span: SpanListener | None = None
     ) -> None:
-        self.id = name
-        self.tree = Tree()
-        self.files = FakeFiles(self.tree, self.check_alive)
-        self.environment = _ENVIRONMENT | dict(spec.env)
-        self.performer = performer
-        self.ended: asyncio.Future[DutyfreeError] = asyncio.get_running_loop().create_future()
-        self.left_behind: set[Tasks] = set()
-        self.pids = itertools.count(2)
-        self._spec = spec
+        self.id = inner.id
+        self.inner = inner
+        self.files = inner.files
+        self._script = script
+        self._living = living
         self._on_span = on_span
-        self._on_end = on_end
+        self._ended = asyncio.Event()
+        self._death: asyncio.TimerHandle | None = None
+        self._end: asyncio.Future[None] | None = None
+        living.add(self)
+
+    @property
+    def pid(self) -> int | None:
+        """The sandbox's first process on this machine, where the substrate has one."""
+        pid = getattr(self.inner, "pid", None)
+        return pid if isinstance(pid, int) else None
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
-        resources = self._spec.resources
-        asked = {
-            Capability.LIMIT_MEMORY: resources.memory_bytes is not None,
-            Capability.LIMIT_PIDS: resources.pids is not None,
-            Capability.LIMIT_CPU: resources.cpus is not None,
-            Capability.LIMIT_DISK: resources.disk_bytes is not None,
-            Capability.DENY_NETWORK: self._spec.network is Network.NONE,
-        }
-        return tuple(Unenforced(what, "a fake has nothing to limit") for what, is_asked in asked.items() if is_asked)
+        return self.inner.unenforced
 
     @property
     def alive(self) -> bool:
-        return not self.ended.done()
-
-    def check_alive(self) -> None:
-        """Raise SandboxGone unless an action can still be tried."""
-        if not self.alive:
-            raise SandboxGone(f"sandbox {self.id} is gone")
+        return self.inner.alive
 
     async def run(self, action: Action) -> Observation:
-        self.check_alive()
-        fault = self.performer.fault(Step.RUN)
-        if fault is FaultKind.LIE:
-            return empty_success(self.id)
-        await self._suffer(fault)
-        output = Output(action.output_limit_bytes)
-        execution = Execution(self, action, BytesReader(action.stdin or b""), output, self._on_span)
-        return await execution.observe()
+        start_ns = now_ns()
+        await self.inject(Step.RUN)
+        seen = await self.inner.run(action)
+        return replace(seen, timing=replace(seen.timing, start_ns=start_ns))
 
     def stream(self, action: Action) -> ActionStream:
-        self.check_alive()
-        return FakeStream(self, action, self._on_span)
+        return GuardedStream(self.inner.stream(action), _StreamGate(self))
 
     async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
-        self.check_alive()
-        raise Unsupported("a fake sandbox has no sessions")
+        return _FakeSession(await self.inner.session(cwd=cwd, env=env), self)
 
     async def terminal(
         self,
@@ -94,138 +79,119 @@ class FakeSandbox(Sandbox):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Terminal:
-        self.check_alive()
-        raise Unsupported("a fake sandbox has no terminals")
+        await self.inject(Step.RUN)
+        return await self.inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+
+    async def reset(self) -> None:
+        try:
+            await self.inject(Step.RESET)
+        except BaseException:
+            await self.end()  # the contract: a sandbox whose reset failed is not used again
+            raise
+        await self.inner.reset()
+
+    async def snapshot(self) -> Snapshot:
+        return await self.inner.snapshot()
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        forks = await self.inner.fork(count)
+        return [FakeSandbox(each, self._script, self._living, self._on_span) for each in forks]
 
     async def destroy(self) -> None:
-        if not self.alive:
-            return
-        fault = self.performer.fault(Step.DESTROY)
-        if fault is FaultKind.LIE:
-            return
-        with timed(self._on_span, Phase.DESTROY, sandbox=self.id):
-            if fault is FaultKind.DIE:
-                self.die()
-            else:
-                await self._suffer(fault)
-            await self.performer.delay(Phase.DESTROY)
-            self._end(LinkFailed(f"sandbox {self.id} was destroyed"))
+        if self in self._living:
+            await self.inject(Step.DESTROY)
+        await self.end()
 
-    def die(self) -> None:
-        """End as a sandbox does whose machine was switched off."""
-        self._end(LinkFailed(f"sandbox {self.id} died"))
+    async def end(self) -> None:
+        """Destroy the sandbox without injections. Idempotent; raises SubstrateFailed."""
+        if self._death is not None:
+            self._death.cancel()
+        await self.inner.destroy()
+        self._living.discard(self)
+        self._ended.set()
 
-    async def _suffer(self, fault: FaultKind | None) -> None:
-        if fault is FaultKind.FAIL:
-            raise SubstrateFailed(f"sandbox {self.id} failed, as scripted")
-        if fault is FaultKind.DIE:
+    def die(self, after_s: float = 0.0) -> None:
+        """Kill the sandbox's first process, or, where it has none on this machine, destroy the sandbox."""
+        if after_s > 0:
+            self._death = asyncio.get_running_loop().call_later(after_s, self.die)
+        elif self.pid is None:
+            self._end = asyncio.ensure_future(self.end())
+        elif self.inner.alive:  # otherwise another process may have the number by now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    async def inject(self, step: Step, injection: Injection | None = None) -> None:
+        """Delay a call and make it fail, as the script says. Raises what is injected, and SandboxGone."""
+        if step in (Step.RUN, Step.RESET) and not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        delay_s, failure = injection or self._script.draw(step)
+        if delay_s > 0:
+            start_ns = now_ns()
+            await asyncio.sleep(delay_s)
+            if self._on_span is not None:
+                phase = Phase.DISPATCH if step is Step.RUN else Phase(step)
+                self._on_span(Span(phase, start_ns, now_ns(), self.id, "injected"))
+        if failure is None:
+            return
+        if failure.kind is FailureKind.HANG:
+            await self._ended.wait()
+            raise LinkFailed(f"sandbox {self.id} was destroyed")
+        if failure.kind is FailureKind.DEATH:
+            self.die(failure.after_s)
+            return
+        await asyncio.sleep(failure.after_s)
+        if failure.kind is FailureKind.MISBEHAVIOUR:
             self.die()
-        if fault is FaultKind.HANG:
-            await asyncio.wait({self.ended})
-        if not self.alive:
-            self.raise_end()
-
-    def raise_end(self) -> NoReturn:
-        """Raise, for a call that was under way, what ended the sandbox."""
-        raise LinkFailed(self.ended.result().message)
-
-    async def start_stream(self) -> FaultKind | None:
-        """What happens when a stream starts; a lie is left to the stream."""
-        self.check_alive()
-        fault = self.performer.fault(Step.STREAM)
-        if fault is not FaultKind.LIE:
-            await self._suffer(fault)
-        return fault
-
-    def _end(self, error: DutyfreeError) -> None:
-        if self.alive:
-            self.ended.set_result(error)
-            for tasks in self.left_behind:
-                tasks.kill()
-            self._on_end(self)
+        raise failure.error()
 
 
-class FakeStream(ActionStream):
-    """An action under way in a fake sandbox."""
+class _StreamGate:
+    """Injects before the stream starts, and lets all later calls pass."""
 
-    def __init__(self, sandbox: FakeSandbox, action: Action, on_span: SpanListener | None) -> None:
+    gone = False
+
+    def __init__(self, sandbox: FakeSandbox) -> None:
         self._sandbox = sandbox
-        self._chunks: asyncio.Queue[Chunk] = asyncio.Queue(_STALLED_CHUNKS)
-        self._output = Output(action.output_limit_bytes, self._chunks)
-        self._input = Pipe()
-        self._first_input = action.stdin
-        self._input_ended = False
-        self._execution = Execution(sandbox, action, self._input, self._output, on_span)
-        self._result: asyncio.Future[Observation] | None = None
+        self._is_started = False
 
-    async def __aenter__(self) -> Self:
-        if await self._sandbox.start_stream() is FaultKind.LIE:
-            self._result = asyncio.get_running_loop().create_future()
-            self._result.set_result(empty_success(self._sandbox.id))
-            return self
-        self._execution.check()
-        self._result = asyncio.get_running_loop().create_task(self._execution.observe())
-        if self._first_input is not None:
-            await self.write(self._first_input)
-            await self.end_input()
-        return self
+    async def end_after(self, error: DutyfreeError) -> None:
+        """Do nothing: the guard around the fake destroys the sandbox."""
+
+    async def __aenter__(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await self._sandbox.inject(Step.RUN)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        result = self._started()
-        if not result.done():
-            result.cancel()
-        self._output.drop()
-        await asyncio.wait({result})
-        if not result.cancelled():
-            result.exception()
+        return None
 
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self._read()
 
-    async def write(self, data: bytes) -> None:
-        if self._input_ended:
-            raise InvalidRequest("the input of this action was ended")
-        try:
-            await self._input.write(data)
-        except BrokenPipeError:
-            self._sandbox.check_alive()
+class _FakeSession(Session):
+    """A session each of whose lines is an action of the script."""
 
-    async def end_input(self) -> None:
-        self._input_ended = True
-        await self._input.end_writing()
+    def __init__(self, inner: Session, sandbox: FakeSandbox) -> None:
+        self._inner = inner
+        self._sandbox = sandbox
 
-    async def signal(self, number: int) -> None:
-        self._execution.signal(number)
+    @property
+    def alive(self) -> bool:
+        return self._inner.alive
 
-    async def kill(self) -> None:
-        self._execution.kill()
+    async def run(
+        self,
+        line: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> Observation:
+        if self._inner.alive:
+            await self._sandbox.inject(Step.RUN)
+        return await self._inner.run(line, timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
 
-    async def wait(self) -> Observation:
-        self._output.drop()
-        return await asyncio.shield(self._started())
+    async def interrupt(self) -> None:
+        await self._inner.interrupt()
 
-    async def _read(self) -> AsyncIterator[Chunk]:
-        result = self._started()
-        while True:
-            if not self._chunks.empty():
-                yield self._chunks.get_nowait()
-            elif result.done():
-                result.result()
-                return
-            else:
-                more = asyncio.ensure_future(self._chunks.get())
-                try:
-                    ends: set[asyncio.Future[Any]] = {more, result}
-                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                    chunk = more.result() if more.done() else None
-                finally:
-                    more.cancel()
-                if chunk is not None:
-                    yield chunk
-
-    def _started(self) -> asyncio.Future[Observation]:
-        if self._result is None:
-            raise InvalidRequest("the stream is not open", hint="use it in an `async with` block")
-        return self._result
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,64 +1,100 @@
-"""The substrate that creates sandboxes in memory."""
+"""The substrate that injects delays and failures around another one."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
-from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
-from dutyfree.model import Capability, Isolation, Phase, SandboxSpec
+from dutyfree.model import Capability, Image, Isolation, SandboxSpec
+from dutyfree.substrates import registry
+from dutyfree.substrates.fake.options import Failure, Latencies, Script, Step
 from dutyfree.substrates.fake.sandbox import FakeSandbox
-from dutyfree.substrates.fake.script import FakeScript, FaultKind, Performer, Step
-from dutyfree.trace import timed
 
 
 class FakeSubstrate(Substrate):
-    """Sandboxes in memory, with the latency and the faults of `script`; the same `seed` gives the same performance."""
+    """`inner`, by name or itself, with `latencies` and `failures`. The same `seed` gives the same injections."""
 
     name = "fake"
-    isolation = Isolation.NONE
 
-    def __init__(self, *, script: FakeScript | None = None, seed: int = 0) -> None:
-        self._performer = Performer(script or FakeScript(), seed)
+    def __init__(
+        self,
+        inner: str | Substrate = "process",
+        *,
+        latencies: Latencies = Latencies(),  # noqa: B008  # frozen
+        failures: Iterable[Failure] = (),
+        seed: int = 0,
+    ) -> None:
+        self.inner = registry.load(inner) if isinstance(inner, str) else inner
+        self._script = Script(latencies, failures, seed)
         self._living: set[FakeSandbox] = set()
-        self._created = 0
-        self._is_open = False
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.FILES, Capability.PRIVATE_FILES, Capability.HOST_NETWORK})
 
     @property
     def living(self) -> frozenset[FakeSandbox]:
-        """The sandboxes that are alive: what a leak of this substrate would show in."""
+        """The sandboxes that were created and not destroyed, for tests that look for leaks."""
         return frozenset(self._living)
 
+    @property
+    def struck(self) -> Counter[Step]:
+        """How many calls of each step got a failure so far."""
+        return self._script.struck
+
     async def open(self) -> None:
-        self._is_open = True
+        await self.inner.open()
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
-        if not self._is_open:
-            raise InvalidRequest("the substrate is not open")
-        self.check(spec)
-        self._created += 1
-        name = f"fake-{self._created}"
-        fault = self._performer.fault(Step.CREATE)
-        with timed(on_span, Phase.CREATE, sandbox=name):
-            await self._performer.delay(Phase.CREATE)
-            if fault is FaultKind.FAIL:
-                raise SubstrateFailed(f"sandbox {name} could not be created, as scripted")
-            if fault is FaultKind.DIE:
-                raise LinkFailed(f"sandbox {name} died while it was created, as scripted")
-            if fault is FaultKind.HANG:
-                await asyncio.get_running_loop().create_future()
-        with timed(on_span, Phase.READY, sandbox=name):
-            await self._performer.delay(Phase.READY)
-        sandbox = FakeSandbox(name, spec, self._performer, on_span, self._living.discard)
-        self._living.add(sandbox)
-        if fault is FaultKind.LIE:
-            sandbox.die()
+        injection = self._script.draw(Step.CREATE)
+        sandbox = FakeSandbox(await self.inner.create(spec, on_span), self._script, self._living, on_span)
+        try:
+            await sandbox.inject(Step.CREATE, injection)
+            await sandbox.inject(Step.READY)
+        except BaseException:
+            await asyncio.shield(sandbox.end())
+            raise
         return sandbox
 
     async def close(self) -> None:
-        self._is_open = False
-        await asyncio.gather(*(sandbox.destroy() for sandbox in self.living))
+        """As the contract says; injected failures of DESTROY do not count here, so that nothing is left."""
+        try:
+            await asyncio.gather(*(sandbox.end() for sandbox in self.living))
+        finally:
+            await self.inner.close()
+
+    @property
+    def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
+        """The isolation of the inner substrate."""
+        return self.inner.isolation
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.inner.capabilities
+
+    @property
+    def store(self) -> object:
+        """The image store of the inner substrate, where it has one."""
+        return getattr(self.inner, "store", None)
+
+    @property
+    def builds_with(self) -> str | None:
+        """The substrate that runs the lines of recipes in place of the inner one, where it leaves that to another."""
+        return getattr(self.inner, "builds_with", None)
+
+    @property
+    def emulated(self) -> bool:
+        return self.inner.emulated
+
+    @property
+    def version(self) -> str:
+        return self.inner.version
+
+    @property
+    def snapshots_hold_memory(self) -> bool:
+        return self.inner.snapshots_hold_memory
+
+    @property
+    def has_default_image(self) -> bool:
+        return self.inner.has_default_image
+
+    def named_image(self, name: str) -> Image:
+        return self.inner.named_image(name)
