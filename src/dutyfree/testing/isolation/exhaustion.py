@@ -31,7 +31,7 @@ MANY_TERMINALS = "600"
 """A fifth of what a machine has."""
 DEVICE = "/dev/full"
 """A device node that nothing else in a sandbox opens or locks."""
-WATCH_MS = "500"
+WATCH_MS = "1000"
 
 
 @EXHAUSTION.probe(
