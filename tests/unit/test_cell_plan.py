@@ -14,7 +14,7 @@ from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import cgroups, hostroot, plan
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
 from dutyfree.substrates.cell.mounts import Mount
-from dutyfree.substrates.cell.operations import Operation, Verb, encode, op
+from dutyfree.substrates.cell.operations import MountFlag, Operation, Verb, encode, op
 from dutyfree.substrates.cell.parts import Listing, Part, Showing, for_root, for_user, is_open, of_installation
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
 from dutyfree.substrates.cell.spawner_root import spawner_plan
@@ -55,9 +55,10 @@ def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
 
 
 def overlays(operations: list[Operation]) -> list[tuple[str, str]]:
-    """Targets and options."""
-    mounts = [(each[1], each[4]) for each in arguments(operations, Verb.MOUNT) if each[2] == "overlay"]
-    return mounts + [(target, options) for target, *both in arguments(operations, Verb.PART) for options in both[:1]]
+    """Targets and options of those that a cell writes to."""
+    mounts = [each for each in arguments(operations, Verb.MOUNT) if each[2] == "overlay"]
+    writable = [(each[1], each[4]) for each in mounts if not int(each[3]) & MountFlag.READ_ONLY]
+    return writable + [(target, options) for target, *both in arguments(operations, Verb.PART) for options in both[:1]]
 
 
 HOST = HostRoot(
@@ -370,3 +371,17 @@ def test_a_rootless_cell_does_not_see_which_keys_its_user_has() -> None:
     for rootless in (True, False):
         mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 1, SandboxSpec()), Verb.MOUNT)
         assert any(mount[1] == "/new/proc/keys" for mount in mounts) is rootless
+
+
+def test_a_cell_of_roots_has_device_nodes_of_its_own_that_it_cannot_change() -> None:
+    shown = replace(HOST, parts=(Part("/etc").as_it_is("so"),))
+    operations = plan.cell_plan(setting(shown), 1, SandboxSpec())
+    mounts = {target: rest for _source, target, *rest in arguments(operations, Verb.MOUNT)}
+    kind, flags, options = mounts["/new/dev"]
+    assert kind == "overlay"
+    assert int(flags) & MountFlag.READ_ONLY
+    assert not int(flags) & MountFlag.NO_DEV
+    assert "upperdir" not in options
+    sources = {target: source for source, target, *_rest in arguments(operations, Verb.MOUNT)}
+    assert sources["/new/etc/shadow"] == "/new/dev/null"
+    assert not any(source.startswith("/devices") for source in sources.values())

@@ -86,7 +86,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     plan += _writable_space(setting, spec, base)
     plan += [op(Verb.IDMAP, path) for path in translated_mounts(base)] if setting.own_ids else []
     plan += _root(setting, base)
-    plan += _kernel_file_systems(setting)
+    plan += _kernel_file_systems(setting, base)
     plan += _shared_memory(setting, spec)
     plan.append(op(Verb.ROOT, "/new"))
     # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
@@ -182,7 +182,7 @@ def _host_root(setting: Setting, base: Base) -> Plan:
     for index, (path, _mode) in enumerate(setting.mounted_masks):
         lowers = base.directories(path)
         plan += _mask(setting, path, index, lowers) if lowers else [bind(f"/up/upper{path}", f"/new{path}")]
-    return plan + [bind("/devices/null", f"/new{path}") for path in setting.mounted_file_masks]
+    return plan
 
 
 def _mask_of(setting: Setting, path: str) -> list[str]:
@@ -218,16 +218,30 @@ def _options(setting: Setting, lowers: list[str], upper: str, work: str) -> str:
     return f"lowerdir={':'.join(lowers)},upperdir={upper},workdir={work},xino={xino},{extra}"
 
 
-def _kernel_file_systems(setting: Setting) -> Plan:
+def _kernel_file_systems(setting: Setting, base: Base) -> Plan:
     if setting.proc_is_masked:
         proc = bind("/kernel", "/new/proc", MountFlag.RECURSIVE)
     else:
         proc = mount("proc", "/new/proc", "proc", SHIELD | (MountFlag.READ_ONLY if setting.proc_is_read_only else 0))
-    shows_keys = setting.rootless and setting.host.has_keys and not setting.proc_is_masked
+    hidden_files = setting.mounted_file_masks if base.over_host else []
+    if setting.rootless and setting.host.has_keys and not setting.proc_is_masked:
+        # To the kernel, an ordinary user's cell is that user: it may see which keys the user has.
+        hidden_files = [*hidden_files, "/proc/keys"]
     return [
         proc,
-        bind("/devices", "/new/dev", MountFlag.RECURSIVE),
+        _devices(setting),
         mount("/terminals", "/new/dev/pts", flags=MountFlag.MOVE),
-        # To the kernel, an ordinary user's cell is that user: it may see which keys the user has.
-        *([bind("/devices/null", "/new/proc/keys")] if shows_keys else []),
+        *(bind("/new/dev/null", f"/new{path}") for path in hidden_files),
     ]
+
+
+def _devices(setting: Setting) -> Operation:
+    """A read-only /dev; device nodes can be written to all the same.
+
+    Each overlay has inodes of its own, and so locks and events of its own, in a quarter of the time that a tmpfs with
+    nodes takes. In an ordinary user's overlay no device node can be opened.
+    """
+    if setting.rootless:
+        return bind("/devices", "/new/dev", MountFlag.RECURSIVE)
+    flags = MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_EXEC
+    return mount("overlay", "/new/dev", "overlay", flags, "lowerdir=/devices:/empty,xino=off,redirect_dir=nofollow")

@@ -3,7 +3,7 @@
 ::
 
     /host      the host's root                 /mask      the layer that lies over it: masks and own directories
-    /devices   a ready-made /dev               /new, /up  empty; in each cell its root and its writable space
+    /devices   what a /dev is made of          /new, /up  empty; in each cell its root and its writable space
     /layers    the image store's layers        /frozen    writable spaces of cells of which there were snapshots
     /skeleton  a layer of what every root must have, so that no image can put a link in its place
     /bases     the host's root, ready-made, where other layers could not lie over it otherwise
@@ -124,17 +124,29 @@ def _own(setting: Setting) -> list[str]:
 
 
 def _devices(setting: Setting) -> Plan:
-    """A /dev that every cell gets the same, read-only; devices can be written to all the same."""
-    plan = [mount("tmpfs", "/devices", "tmpfs", 0, "size=64k,mode=755")]
-    plan += [mkdir("/devices/pts"), mkdir("/devices/shm", 0o1777)]
-    plan += [op(Verb.SYMLINK, target, f"/devices/{name}") for name, target in DEVICE_LINKS.items()]
+    """What each cell's /dev is made of. (In the same file system as `/empty`, so that an overlay of both has one device
+    number.)"""
+    if setting.rootless:
+        return _devices_of_the_host()
+    plan = _device_directory()
     for name, (major, minor) in DEVICES.items():
-        if setting.rootless:  # an ordinary user cannot make device nodes, but may show those that are there
-            plan += [op(Verb.WRITE, f"/devices/{name}", "666", 0, ""), bind(f"/host/dev/{name}", f"/devices/{name}")]
-        else:
-            plan.append(op(Verb.MKNOD, f"/devices/{name}", "20666", 0, major, minor))
+        plan.append(op(Verb.MKNOD, f"/devices/{name}", "20666", 0, major, minor))
+    return plan
+
+
+def _devices_of_the_host() -> Plan:
+    """An ordinary user cannot make device nodes, but may show those that are there, the same to every cell. They can be
+    written to though what they are mounted in is read-only."""
+    plan = [mount("tmpfs", "/devices", "tmpfs", 0, "size=64k,mode=755"), *_device_directory()]
+    for name in DEVICES:
+        plan += [op(Verb.WRITE, f"/devices/{name}", "666", 0, ""), bind(f"/host/dev/{name}", f"/devices/{name}")]
     flags = MountFlag.REMOUNT | MountFlag.BIND | MountFlag.READ_ONLY | MountFlag.NO_SUID | MountFlag.NO_EXEC
     return [*plan, mount("", "/devices", "", flags)]
+
+
+def _device_directory() -> Plan:
+    links = [op(Verb.SYMLINK, target, f"/devices/{name}") for name, target in DEVICE_LINKS.items()]
+    return [mkdir("/devices/pts"), mkdir("/devices/shm", 0o1777), *links]
 
 
 def _kernel_files(setting: Setting) -> Plan:

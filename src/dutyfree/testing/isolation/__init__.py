@@ -5,7 +5,7 @@ alone. `run_probes` gives a report in which everything that was not run stands w
 """
 
 from dutyfree.testing.isolation.catalogue import PROBES
-from dutyfree.testing.isolation.probe import Broken, NotApplicable, Probe, Scene, Topic
+from dutyfree.testing.isolation.probe import Broken, NotApplicable, Probe, Recorded, Scene, Topic
 from dutyfree.testing.isolation.program import CannotCompile, compile_program
 from dutyfree.testing.isolation.runner import Prober, run_probes
 from dutyfree.testing.report import Outcome, Report, Result
@@ -18,6 +18,7 @@ __all__ = [
     "PROBES",
     "Probe",
     "Prober",
+    "Recorded",
     "Report",
     "Result",
     "Scene",

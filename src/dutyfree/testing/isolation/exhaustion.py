@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed
 from dutyfree.model import Action, Capability, Isolation, Observation, Resources, SandboxSpec, Upper
 from dutyfree.testing.isolation.privileges import has_other_users
-from dutyfree.testing.isolation.probe import Broken, NotApplicable, Scene, Topic
+from dutyfree.testing.isolation.probe import Broken, NotApplicable, Recorded, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
 
 EXHAUSTION = Topic("exhaustion")
@@ -27,6 +29,9 @@ MOST_HELD_MIB = 80
 """A little more than the sandbox's 64 MiB: netlink sockets are counted, and may hold as much where they are many."""
 MANY_TERMINALS = "600"
 """A fifth of what a machine has."""
+DEVICE = "/dev/full"
+"""A device node that nothing else in a sandbox opens or locks."""
+WATCH_MS = "1000"
 
 
 @EXHAUSTION.probe(
@@ -120,17 +125,55 @@ async def terminals(scene: Scene) -> None:
     scene.note(f"{opened} were opened")
 
 
+async def _needs_own_devices(scene: Scene, seen: str) -> None:
+    if not await has_other_users(scene):
+        raise Recorded(f"an ordinary user cannot make device nodes, so that sandboxes have the host's: {seen}")
+
+
 @EXHAUSTION.probe(
     "device-locks",
-    "whether a lock on a device node is seen by another sandbox",
+    "a lock on a device node does not keep another sandbox from locking it",
     Isolation.CONTAINER,
     shared_kernel=True,
-    recorded=True,
 )
 async def device_locks(scene: Scene) -> None:
     async with await scene.another() as neighbour:
-        held = await scene.ask("hold-lock", "/dev/full")
-        scene.note(f"{held}; in another sandbox {await scene.ask('take-lock', '/dev/full', of=neighbour)}")
+        held = await scene.ask("hold-lock", DEVICE)
+        other = await scene.ask("take-lock", DEVICE, of=neighbour)
+        own = await scene.ask("take-lock", DEVICE)
+    await _needs_own_devices(scene, f"{held}; in another {other}")
+    if held.verdict is not Verdict.ALLOWED or own.verdict is not Verdict.DENIED:
+        raise Broken(f"a lock does not hold: {held}; the same sandbox again {own}")
+    if other.verdict is not Verdict.ALLOWED:
+        raise Broken(f"another sandbox cannot lock it: {other}")
+
+
+@EXHAUSTION.probe(
+    "device-events",
+    "a sandbox that watches a device node does not see that another opens it",
+    Isolation.CONTAINER,
+    shared_kernel=True,
+)
+async def device_events(scene: Scene) -> None:
+    async with await scene.another() as neighbour:
+        from_itself = await _opens_seen(scene, scene.sandbox)
+        from_another = await _opens_seen(scene, neighbour)
+    await _needs_own_devices(scene, f"{from_another} of another's opens were seen")
+    if from_itself == 0:
+        raise Broken("a sandbox does not see that it opens a device node itself")
+    if from_another > 0:
+        raise Broken("another sandbox was seen to open it")
+
+
+async def _opens_seen(scene: Scene, opener: Sandbox) -> int:
+    """1 if a watcher in the scene's sandbox sees `opener` open a device node, else 0."""
+    watcher = asyncio.create_task(scene.value_of("await-open", DEVICE, WATCH_MS))
+    try:
+        while not watcher.done():  # it is not known when it has begun to watch
+            await scene.ask("take-lock", DEVICE, of=opener)
+    finally:
+        seen = int(await watcher)
+    return seen
 
 
 def _fills(upper: Upper) -> None:

@@ -25,6 +25,10 @@ class NotApplicable(Exception):
     """The promise cannot be tried on this machine or in this sandbox; says why."""
 
 
+class Recorded(Exception):
+    """Nothing is promised in this sandbox; says what was seen."""
+
+
 @dataclass(slots=True)
 class Scene:
     """One probe's stage: a fresh sandbox with the probe program in it."""
@@ -127,7 +131,7 @@ async def install(sandbox: Sandbox, program: Path, home: str) -> None:
 
 
 Check = Callable[[Scene], Awaitable[None]]
-"""Returns when the promise was kept; raises Broken or NotApplicable otherwise."""
+"""Returns when the promise was kept; raises Broken, NotApplicable or Recorded otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

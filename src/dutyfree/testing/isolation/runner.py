@@ -15,7 +15,7 @@ from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, Unsupported
 from dutyfree.model import Capability, Isolation
 from dutyfree.testing.isolation.catalogue import PROBES
-from dutyfree.testing.isolation.probe import ENVIRONMENT_SECRET, Broken, NotApplicable, Probe, Scene, install
+from dutyfree.testing.isolation.probe import ENVIRONMENT_SECRET, Broken, NotApplicable, Probe, Recorded, Scene, install
 from dutyfree.testing.isolation.program import CannotCompile, compile_program
 from dutyfree.testing.report import Outcome, Report, Result
 
@@ -59,6 +59,8 @@ class Prober:
                 await self._try(probe, notes)
         except (NotApplicable, Unsupported) as reason:
             return Result(probe.id, probe.promise, Outcome.NOT_RUN, str(reason))
+        except Recorded as seen:
+            return Result(probe.id, probe.promise, Outcome.RECORDED, str(seen))
         except Broken as broken:
             return Result(probe.id, probe.promise, Outcome.FAILED, str(broken))
         except TimeoutError:

@@ -1,6 +1,7 @@
 /* Using up what there is. Each has a bound of its own, in case that nothing else stops it. */
 #include "probe.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
@@ -135,11 +136,18 @@ static void open_terminals(char **arguments)
     report_count(opened);
 }
 
-/* Leaves a process behind that holds a lock on a file. */
+/* Both kinds of lock that a child inherits with the file; -1 with errno. */
+static int lock(const char *path)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    return file < 0 || flock(file, LOCK_EX | LOCK_NB) < 0 ? -1 : fcntl(file, F_OFD_SETLK, &whole);
+}
+
+/* Leaves a process behind that holds locks on a file. */
 static void hold_lock(char **arguments)
 {
-    int file = open(arguments[0], O_RDONLY | O_CLOEXEC);
-    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) < 0)
+    if (lock(arguments[0]) < 0)
         denied(errno);
     pid_t child = fork();
     if (child < 0)
@@ -153,10 +161,15 @@ static void hold_lock(char **arguments)
     _exit(0);
 }
 
-static void take_lock(char **arguments)
+static void take_lock(char **arguments) { judge(lock(arguments[0])); }
+
+/* How many processes are seen to open a file within so many milliseconds, 1 at most. */
+static void await_open(char **arguments)
 {
-    int file = open(arguments[0], O_RDONLY | O_CLOEXEC);
-    judge(file < 0 ? -1 : flock(file, LOCK_EX | LOCK_NB));
+    struct pollfd watch = {.fd = inotify_init1(IN_CLOEXEC), .events = POLLIN};
+    if (watch.fd < 0 || inotify_add_watch(watch.fd, arguments[0], IN_OPEN) < 0)
+        denied(errno);
+    report_count(poll(&watch, 1, number(arguments[1])));
 }
 
 const struct probe exhaustion_probes[] = {
@@ -171,5 +184,6 @@ const struct probe exhaustion_probes[] = {
     {"open-terminals", 1, open_terminals},
     {"hold-lock", 1, hold_lock},
     {"take-lock", 1, take_lock},
+    {"await-open", 2, await_open},
     {NULL, 0, NULL},
 };
