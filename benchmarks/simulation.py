@@ -15,7 +15,7 @@ from typing import Any
 from dutyfree.contract import Substrate
 from dutyfree.model import Image, Resources, SandboxSpec
 from dutyfree.pool.demand import Announcement
-from dutyfree.pool.ladders import Wanted
+from dutyfree.pool.wanted import Wanted
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.routing import Policy

@@ -14,7 +14,7 @@ import pytest
 
 from dutyfree.errors import CapacityError, DutyfreeError, SubstrateUnavailable
 from dutyfree.model import Action, Image, SandboxSpec
-from dutyfree.pool.ladders import Wanted
+from dutyfree.pool.wanted import Wanted
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.outcomes import OutcomeKind, classify
 from dutyfree.pool.pool import Pool

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dutyfree.contract import Sandbox
+from dutyfree.client.box import Box
 from dutyfree.errors import (
     BuildFailed,
     CapacityError,
@@ -22,13 +22,13 @@ from dutyfree.errors import (
     Unsupported,
 )
 from dutyfree.leases.binding import Binding
-from dutyfree.model import Action, Image, Network, Phase, Recipe, SandboxSpec, Stage
+from dutyfree.model import Image, Network, Phase, Recipe, SandboxSpec, Stage
 from dutyfree.pool.demand import Announcement
-from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.metrics import HIT
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Stager
+from dutyfree.pool.wanted import Wanted
 from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
 from dutyfree.substrates.guarded import GuardedSubstrate
 
@@ -62,8 +62,8 @@ async def until(condition: object, within_s: float = 5.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def text(sandbox: Sandbox, line: str) -> str:
-    return (await sandbox.run(Action(line))).text
+async def text(box: Box, line: str) -> str:
+    return (await box.run(line)).text
 
 
 async def test_a_lease_is_a_sandbox_of_ones_own() -> None:
@@ -71,20 +71,20 @@ async def test_a_lease_is_a_sandbox_of_ones_own() -> None:
         wanted = await plain(stager)
         one, other = await asyncio.gather(pool.acquire(wanted), pool.acquire(wanted))
         assert one.sandbox.id != other.sandbox.id
-        assert await text(one.sandbox, "echo hi > mine; cat mine") == "hi\n"
-        assert (await other.sandbox.run(Action("cat mine"))).exit_code == 1
+        assert await text(Box(one, pool), "echo hi > mine; cat mine") == "hi\n"
+        assert (await Box(other, pool).run("cat mine")).exit_code == 1
         await pool.release(one)
         await pool.release(one)
         with pytest.raises(LeaseLost):
-            await one.sandbox.run(Action("echo late"))
+            await Box(one, pool).run("echo late")
         third = await pool.acquire(wanted)
-        assert (await third.sandbox.run(Action("cat mine"))).exit_code == 1
+        assert (await Box(third, pool).run("cat mine")).exit_code == 1
 
 
 async def test_stages_are_there_with_their_environment() -> None:
     async with pool_of() as (pool, stager):
         grant = await pool.acquire(await stager.wanted(RECIPE, SandboxSpec()))
-        assert await text(grant.sandbox, "cat image repository; echo $REPOSITORY") == "tools\ncode\nhere\n"
+        assert await text(Box(grant, pool), "cat image repository; echo $REPOSITORY") == "tools\ncode\nhere\n"
 
 
 async def test_what_is_announced_is_ready_when_it_is_asked_for() -> None:
@@ -144,11 +144,11 @@ async def test_a_lease_that_nobody_renews_expires_under_its_tenant() -> None:
         grant = await pool.acquire(wanted, ttl_s=30)
         pool.renew(grant, 0.4)
         with pytest.raises(LeaseLost, match="expired"):
-            await grant.sandbox.run(Action("sleep 60"))
+            await Box(grant, pool).run("sleep 60")
         await pool.release(grant)
         again = await pool.acquire(wanted, timeout_s=5)
         assert again.lease.token > grant.lease.token
-        assert pool.metrics.expired == 1
+        assert pool.core.metrics.expired == 1
 
 
 async def test_creations_that_fail_are_told_after_a_few_tries() -> None:
@@ -175,13 +175,13 @@ async def test_a_sandbox_that_dies_is_not_given_out_again() -> None:
         wanted = await plain(stager)
         grant = await pool.acquire(wanted)
         with pytest.raises(LinkFailed):
-            await grant.sandbox.run(Action("echo"))
+            await Box(grant, pool).run("echo")
         with pytest.raises(SandboxGone):
-            await grant.sandbox.run(Action("echo"))
+            await Box(grant, pool).run("echo")
         await pool.release(grant)
         again = await pool.acquire(wanted, timeout_s=5)
         assert again.sandbox.id != grant.sandbox.id
-        assert await text(again.sandbox, "echo fine") == "fine\n"
+        assert await text(Box(again, pool), "echo fine") == "fine\n"
 
 
 async def test_what_is_bound_is_the_leases_alone(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ async def test_what_is_bound_is_the_leases_alone(tmp_path: Path) -> None:
         binding = Binding(env={"A": "1"}, secrets={"TOKEN": "hush"}, files={f"{tmp_path}/given": b"data"})
         grant = await pool.acquire(wanted, owner="me", binding=binding)
         line = f"echo $A $TOKEN $DUTYFREE_OWNER; cat {tmp_path}/given"
-        assert await text(grant.sandbox, line) == "1 hush me\ndata"
+        assert await text(Box(grant, pool), line) == "1 hush me\ndata"
         await pool.release(grant)
         other = await pool.acquire(wanted)
-        assert await text(other.sandbox, "echo $A$TOKEN$DUTYFREE_OWNER") == "\n"
+        assert await text(Box(other, pool), "echo $A$TOKEN$DUTYFREE_OWNER") == "\n"
         assert "hush" not in repr(binding) + repr(grant)
 
 
@@ -202,7 +202,7 @@ async def test_closing_ends_those_who_wait_and_those_who_have() -> None:
         wanted = await plain(stager)
         grant = await pool.acquire(wanted)
         waiting = asyncio.create_task(pool.acquire(wanted))
-        running = asyncio.create_task(grant.sandbox.run(Action("sleep 60")))
+        running = asyncio.create_task(Box(grant, pool).run("sleep 60"))
         await asyncio.sleep(0.02)
         await pool.close()
         with pytest.raises(SubstrateFailed):
@@ -224,20 +224,20 @@ async def test_every_policy_serves_everyone(policy: str) -> None:
         async def rollout(number: int) -> str:
             grant = await pool.acquire(ladders[number % 3], owner=str(number % 2), timeout_s=30)
             try:
-                return await text(grant.sandbox, "cat n")
+                return await text(Box(grant, pool), "cat n")
             finally:
                 await pool.release(grant)
 
         seen = await asyncio.gather(*(rollout(number) for number in range(40)))
         assert seen == [f"{number % 3}\n" for number in range(40)]
-        assert pool.metrics.acquires.total() == 40
+        assert pool.core.metrics.acquires.total() == 40
 
 
 async def test_spans_of_a_lease_are_its_own() -> None:
     async with pool_of() as (pool, stager):
         wanted = await plain(stager)
         one = await pool.acquire(wanted)
-        await one.sandbox.run(Action("sleep 0.05"))
+        await Box(one, pool).run("sleep 0.05")
         await pool.release(one)
         ledger = one.ledger()
         assert ledger.execute_ns >= 50e6

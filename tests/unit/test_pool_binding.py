@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from boxes import boxed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from dutyfree.leases.binding import (
     MaskedEnvironment,
     bind,
 )
-from dutyfree.leases.fence import Fence, LeasedSandbox
+from dutyfree.leases.fence import Fence
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import Action, Capability, SandboxSpec, Upper
@@ -75,7 +76,7 @@ def test_neither_a_binding_nor_what_is_made_of_it_shows_secrets() -> None:
     binding = Binding(
         env={"A": "plain"}, secrets={"S": HUSH}, files={"/a": b"x"}, secret_files={"/dev/shm/f": HUSH_FILE}
     )
-    environment = binding.environment(LEASE)
+    environment = binding.environment(LEASE.id, LEASE.owner)
     action = Action("true", env=environment.under({"B": "own"}))
     for thing in (binding, environment, action, dataclasses.replace(action, cwd="/"), dataclasses.replace(binding)):
         assert "hush" not in shown(thing)
@@ -88,7 +89,7 @@ def test_neither_a_binding_nor_what_is_made_of_it_shows_secrets() -> None:
 
 def test_what_an_action_says_itself_wins() -> None:
     binding = Binding(env={"A": "bound"}, secrets={"S": HUSH})
-    environment = binding.environment(LEASE)
+    environment = binding.environment(LEASE.id, LEASE.owner)
     assert dict(environment) == {"A": "bound", "S": HUSH, "DUTYFREE_LEASE": "lease-1", "DUTYFREE_OWNER": "ann"}
     own = environment.under({"A": "own", "S": "also-secret"})
     assert (own["A"], own["S"]) == ("own", "also-secret")
@@ -213,11 +214,11 @@ async def test_on_a_cell_secrets_are_in_no_snapshot_layer_span_or_later_lease(
     recorder = SpanRecorder()
     inner = await cells.create(SandboxSpec(upper=upper), recorder)
     await bind(inner, SECRETS, cells.capabilities)
-    fence = Fence(LEASE)
-    box = LeasedSandbox(inner, fence, LEASE, SECRETS, cells.capabilities)
-    seen = await box.run(Action("echo $S; cat /dev/shm/keys/f; echo work > /srv/work"))
+    fence = Fence(LEASE.id)
+    box = boxed(inner, fence, LEASE, SECRETS, cells.capabilities)
+    seen = await box.run("echo $S; cat /dev/shm/keys/f; echo work > /srv/work")
     assert seen.text == f"{HUSH}\n{HUSH_FILE}"
-    async with await box.session() as session, box.stream(Action("sleep 30")):
+    async with box.session() as session, box.stream("sleep 30"):
         await session.run("sleep 30 & echo $S")
         assert "/dev/shm/keys/f" in (await session.run(SEARCH)).text  # what searches, finds
         async with await box.snapshot() as snapshot:  # also while processes have the secret
@@ -242,10 +243,10 @@ async def test_on_a_cell_many_leases_in_turn_see_their_own_alone(cells: GuardedS
         mine = f"{HUSH}-{number}"
         binding = Binding(secrets={"S": mine, f"S{number}": mine}, secret_files={f"/dev/shm/{number}": mine})
         await bind(inner, binding, cells.capabilities)
-        fence = Fence(lease)
-        box = LeasedSandbox(inner, fence, lease, binding, cells.capabilities)
+        fence = Fence(lease.id)
+        box = boxed(inner, fence, lease, binding, cells.capabilities)
         line = "echo $DUTYFREE_OWNER; env | grep -c ^S; ls /dev/shm; cat /dev/shm/*"
-        seen = await asyncio.gather(*(box.run(Action(line)) for _ in range(3)))
+        seen = await asyncio.gather(*(box.run(line) for _ in range(3)))
         assert {each.text for each in seen} == {f"owner-{number}\n2\n{number}\n{mine}"}
         fence.end()
         assert await fence.drained(5.0)

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from boxes import boxed
 
+from dutyfree.client.box import Box
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import InfraFailed, InvalidRequest, LeaseLost, LinkFailed, SandboxGone, Unsupported
 from dutyfree.leases.binding import Binding, bind
-from dutyfree.leases.fence import Fence, LeasedSandbox
+from dutyfree.leases.fence import Fence
 from dutyfree.leases.table import Lease, LeaseTable
 from dutyfree.model import Action, Capability, Observation, SandboxSpec
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.fake import Failure, FailureKind, FakeSandbox, FakeSubstrate, Step
 from dutyfree.substrates.guarded import GuardedSandbox, GuardedSubstrate
 
-SLEEP = Action("sleep 30")
-TRUE = Action(["true"])
+SLEEP = "sleep 30"
+TRUE = ["true"]
 TABLE = LeaseTable()
 
 
@@ -32,16 +34,16 @@ class Tenancy:
     inner: Sandbox
     fence: Fence
     lease: Lease
-    box: LeasedSandbox
+    box: Box
 
 
 async def let(substrate: Substrate, binding: Binding | None = None, spec: SandboxSpec | None = None) -> Tenancy:
     inner = await substrate.create(spec or SandboxSpec())
     lease = TABLE.grant(inner.id, "ann", time.monotonic(), 60.0)
     TABLE.release(lease.id, lease.token)
-    fence, binding = Fence(lease), binding or Binding()
+    fence, binding = Fence(lease.id), binding or Binding()
     await bind(inner, binding, substrate.capabilities)
-    return Tenancy(inner, fence, lease, LeasedSandbox(inner, fence, lease, binding, substrate.capabilities))
+    return Tenancy(inner, fence, lease, boxed(inner, fence, lease, binding, substrate.capabilities))
 
 
 @pytest.fixture
@@ -66,12 +68,12 @@ async def test_before_the_end_it_is_as_if_there_were_no_fence(fakes: GuardedSubs
     box = let_out.box
     assert (box.id, box.unenforced, box.alive) == (let_out.inner.id, let_out.inner.unenforced, True)
     await box.files.write(f"{tmp_path}/a", b"x")
-    assert (await box.run(Action(f"cat {tmp_path}/a"))).stdout == b"x"
-    async with box.stream(Action("echo hi")) as stream:
+    assert (await box.run(f"cat {tmp_path}/a")).stdout == b"x"
+    async with box.stream("echo hi") as stream:
         assert b"".join([chunk.data async for chunk in stream]) == b"hi\n"
     with pytest.raises(InvalidRequest):
-        await box.run(Action(["true"], cwd="/nowhere"))
-    async with await box.session() as session:
+        await box.run(["true"], cwd="/nowhere")
+    async with box.session() as session:
         assert (await session.run("echo hi")).text == "hi\n"
     with pytest.raises(Unsupported):
         await box.snapshot()
@@ -83,13 +85,13 @@ async def test_after_the_end_every_call_says_so_and_touches_nothing(cells: Guard
     let_out = await let(cells)
     before = [each.name for each in await let_out.inner.files.list("/")]
     box = let_out.box
-    stream = box.stream(Action("cat"))
+    stream = box.stream("cat")
     async with stream:
         let_out.fence.end("has expired")
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: box.run(TRUE),
-            box.session,
-            lambda: box.terminal("sh"),
+            lambda: box.session().__aenter__(),
+            lambda: box.terminal("sh").__aenter__(),
             box.reset,
             box.snapshot,
             lambda: box.fork(2),
@@ -144,7 +146,7 @@ async def test_a_call_under_way_ends_at_once(fakes: GuardedSubstrate) -> None:
     assert await let_out.fence.drained(5.0)
     assert await asyncio.gather(*tenants) == ["told"] * 5
     assert time.monotonic() - start_s < 2
-    assert (await let_out.inner.run(TRUE)).ok
+    assert (await let_out.inner.run(Action(TRUE))).ok
 
 
 async def test_a_reader_is_told_too(fakes: GuardedSubstrate) -> None:
@@ -152,7 +154,7 @@ async def test_a_reader_is_told_too(fakes: GuardedSubstrate) -> None:
     came = asyncio.Event()
 
     async def read() -> None:
-        async with let_out.box.stream(Action("echo one; sleep 30")) as stream:
+        async with let_out.box.stream("echo one; sleep 30") as stream:
             async for _ in stream:
                 came.set()
 
@@ -216,11 +218,11 @@ class DeafFakes(FakeSubstrate):
 async def test_what_comes_too_late_is_withheld(seconds: float) -> None:
     async with GuardedSubstrate(DeafFakes(seconds)) as substrate:
         let_out = await let(substrate)
-        call = asyncio.create_task(let_out.box.run(Action("sleep 0.1; echo secret")))
+        call = asyncio.create_task(let_out.box.run("sleep 0.1; echo secret"))
         await asyncio.sleep(0.02)
         let_out.fence.end()
         assert not await let_out.fence.drained(0.03)  # the pool would destroy the sandbox
-        with pytest.raises(LeaseLost, match="under way"):
+        with pytest.raises(LeaseLost, match="in progress"):
             await call
         assert await let_out.fence.drained(0.0)
 
@@ -242,7 +244,7 @@ async def test_a_sandbox_that_dies_under_a_stream_is_reported(fakes: GuardedSubs
     let_out = await let(fakes)
     assert isinstance(let_out.inner, GuardedSandbox)
     assert isinstance(let_out.inner.inner, FakeSandbox)
-    async with let_out.box.stream(Action("echo x; sleep 10")) as stream:
+    async with let_out.box.stream("echo x; sleep 10") as stream:
         chunks = aiter(stream)
         await anext(chunks)
         let_out.inner.inner.die()
@@ -262,9 +264,9 @@ async def test_the_tenant_can_end_its_sandbox_before_its_lease(fakes: GuardedSub
 async def test_every_action_has_the_binding_under_its_own_environment(fakes: GuardedSubstrate) -> None:
     let_out = await let(fakes, Binding(env={"A": "bound", "B": "bound"}, secrets={"S": "hush"}))
     line = 'echo "$A $B $S $DUTYFREE_OWNER $DUTYFREE_LEASE"'
-    seen = await let_out.box.run(Action(line, env={"B": "own"}))
+    seen = await let_out.box.run(line, env={"B": "own"})
     assert seen.text == f"bound own hush ann {let_out.lease.id}\n"
-    async with let_out.box.stream(Action(line, env={"B": "own"})) as stream:
+    async with let_out.box.stream(line, env={"B": "own"}) as stream:
         data = b"".join([chunk.data async for chunk in stream])
     assert data.decode() == seen.text
     assert (await let_out.inner.run(Action(line))).text == "    \n"
@@ -275,7 +277,7 @@ async def test_a_lease_with_secrets_takes_no_snapshot_that_would_hold_them(fakes
     lease = TABLE.grant("box", "ann", 0.0, 60.0)
     TABLE.release(lease.id, lease.token)
     for binding, message in ((Binding(secrets={"S": "hush"}), "secrets"), (Binding(env={"A": "1"}), "cannot")):
-        box = LeasedSandbox(inner, Fence(lease), lease, binding, fakes.capabilities, snapshots_hold_memory=True)
+        box = boxed(inner, Fence(lease.id), lease, binding, fakes.capabilities, sealed=binding.is_secret)
         with pytest.raises(Unsupported, match=message):
             await box.snapshot()
         with pytest.raises(Unsupported, match=message):
@@ -295,11 +297,11 @@ SEEN = "bound hush ann\nplainhush-file"
 async def test_on_a_cell_everything_that_is_opened_has_the_binding(cells: GuardedSubstrate) -> None:
     let_out = await let(cells, BOUND)
     box = let_out.box
-    assert (await box.run(Action(ALL))).text == SEEN
-    assert (await box.run(Action("stat -c %a /dev/shm/keys/token"))).text == "600\n"
-    async with await box.session(env={"B": "own"}) as session:
+    assert (await box.run(ALL)).text == SEEN
+    assert (await box.run("stat -c %a /dev/shm/keys/token")).text == "600\n"
+    async with box.session(env={"B": "own"}) as session:
         assert (await session.run(f"{ALL}; echo $B")).text == f"{SEEN}own\n"
-    async with await box.terminal(ALL) as terminal:
+    async with box.terminal(ALL) as terminal:
         data = b""
         while piece := await terminal.read():
             data += piece
@@ -314,11 +316,11 @@ async def test_on_a_cell_a_reset_by_the_tenant_keeps_what_the_lease_brought(cell
         staged.append(sandbox)
         await sandbox.files.write("/srv/stage", b"again")
 
-    box = LeasedSandbox(let_out.inner, let_out.fence, let_out.lease, BOUND, cells.capabilities, restore)
-    await box.run(Action("echo dirt > /srv/dirt; rm /srv/config"))
+    box = boxed(let_out.inner, let_out.fence, let_out.lease, BOUND, cells.capabilities, restore)
+    await box.run("echo dirt > /srv/dirt; rm /srv/config")
     await box.reset()
     assert staged == [let_out.inner]
-    assert (await box.run(Action(f"{ALL}; ls /srv"))).text == f"{SEEN}config\nstage\n"
+    assert (await box.run(f"{ALL}; ls /srv")).text == f"{SEEN}config\nstage\n"
 
 
 async def test_on_a_cell_half_a_reset_is_nobodys_sandbox(cells: GuardedSubstrate) -> None:
@@ -327,7 +329,7 @@ async def test_on_a_cell_half_a_reset_is_nobodys_sandbox(cells: GuardedSubstrate
     async def restore(sandbox: Sandbox) -> None:
         raise LinkFailed("a stage failed")
 
-    box = LeasedSandbox(let_out.inner, let_out.fence, let_out.lease, BOUND, cells.capabilities, restore)
+    box = boxed(let_out.inner, let_out.fence, let_out.lease, BOUND, cells.capabilities, restore)
     with pytest.raises(LinkFailed):
         await box.reset()
     assert not let_out.inner.alive
@@ -335,13 +337,13 @@ async def test_on_a_cell_half_a_reset_is_nobodys_sandbox(cells: GuardedSubstrate
 
 async def test_on_a_cell_forks_are_of_the_same_lease(cells: GuardedSubstrate) -> None:
     let_out = await let(cells, BOUND)
-    await let_out.box.run(Action("echo forked > /srv/mine"))
+    await let_out.box.run("echo forked > /srv/mine")
     forks = await let_out.box.fork(2)
     for fork in forks:
-        assert (await fork.run(Action(f"{ALL}; cat /srv/mine"))).text == f"{SEEN}forked\n"
-        await fork.run(Action("rm -r /dev/shm/keys"))
+        assert (await fork.run(f"{ALL}; cat /srv/mine")).text == f"{SEEN}forked\n"
+        await fork.run("rm -r /dev/shm/keys")
         await fork.reset()
-        assert (await fork.run(Action(f"{ALL}; cat /srv/mine"))).text == f"{SEEN}forked\n"
+        assert (await fork.run(f"{ALL}; cat /srv/mine")).text == f"{SEEN}forked\n"
     assert len(let_out.fence.forks) == 2
     await forks[0].destroy()
     assert len(let_out.fence.forks) == 1
@@ -366,7 +368,8 @@ async def test_on_a_cell_nothing_of_a_former_tenant_reaches_the_next(cells: Guar
     for number in range(50):
         (tree / str(number)).write_bytes(bytes(20_000))
     await box.files.upload(tree, "/opt/tree")
-    session = await box.session()
+    opened = box.session()
+    session = await opened.__aenter__()
 
     async def again(work: Callable[[int], Awaitable[object]]) -> None:
         number = 0
@@ -375,7 +378,7 @@ async def test_on_a_cell_nothing_of_a_former_tenant_reaches_the_next(cells: Guar
             await work(number)
 
     works: list[Callable[[int], Awaitable[object]]] = [
-        lambda number: box.run(Action(f"echo x > /srv/run-{number}; sleep 0.01")),
+        lambda number: box.run(f"echo x > /srv/run-{number}; sleep 0.01"),
         lambda number: box.files.write(f"/srv/write-{number}", b"x"),
         lambda number: box.files.upload(tree, f"/srv/upload-{number}"),
         lambda number: box.files.download("/opt/tree", tmp_path / f"download-{number}"),
