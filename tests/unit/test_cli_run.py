@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import dutyfree
+from dutyfree import codec
+
 DUTYFREE = [sys.executable, "-m", "dutyfree"]
 RUN = [*DUTYFREE, "run", "--quiet", "--substrate", "process"]
 
@@ -95,6 +98,7 @@ def test_json_holds_the_whole_observation() -> None:
     assert told["execute_ms"] > 0
     assert [span["phase"] for span in told["spans"]] == ["dispatch", "execute", "observe"]
     assert {"what", "reason"} == set(told["unenforced"][0])
+    assert codec.OBSERVATION.decode(told).stdout == b"a\xff"
 
 
 def test_what_is_not_enforced_is_one_warning_line() -> None:
@@ -136,6 +140,7 @@ def test_an_error_is_json_too() -> None:
     done = run("--substrate", "nowhere", "--json", "--", "true")
     told = json.loads(done.stdout)["error"]
     assert (done.returncode, told["kind"], told["party"]) == (2, "InvalidRequest", "caller")
+    assert type(codec.ERROR.decode(told)) is dutyfree.InvalidRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

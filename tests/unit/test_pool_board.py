@@ -14,6 +14,7 @@ from dutyfree.cli.main import main
 from dutyfree.pool.board import Board, notices
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
+from dutyfree.pool.status_codec import POOL_STATUS
 from dutyfree.substrates import claims
 
 HOST = """
@@ -55,6 +56,9 @@ async def test_what_is_shown_is_what_is_read(capsys: pytest.CaptureFixture[str])
     samples = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(samples) == len(set(samples)) > 10
     assert len([line for line in lines if line.startswith("# TYPE")]) == 13
+    assert main(["pool", "status", "--json"]) == 0
+    [printed_status] = json.loads(capsys.readouterr().out)
+    assert POOL_STATUS.decode(printed_status) == status
     assert main(["top", "--count", "1"]) == 0
     assert "process" in capsys.readouterr().out
     board.close()

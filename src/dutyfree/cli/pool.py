@@ -1,10 +1,9 @@
-"""`dutyfree pool status`: what the pools on this machine are doing."""
+"""`dutyfree pool status`: the pools of warm sandboxes on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.formatting import count, duration, plain
@@ -12,33 +11,45 @@ from dutyfree.cli.outcome import ExitCode
 
 if TYPE_CHECKING:
     from dutyfree.pool.board import Notice
+    from dutyfree.pool.status import PoolStatus
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("pool", help="look at the pools of warm sandboxes on this machine")
+    parser = commands.add_parser("pool", help="show the pools of warm sandboxes on this machine")
     inner = parser.add_subparsers(metavar="COMMAND", required=True)
-    status = inner.add_parser("status", help="what each pool has, does, and has saved")
+    status = inner.add_parser(
+        "status", help="show each pool's sandboxes, requests, failures, and the time that it saved"
+    )
     form = status.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--prometheus", action="store_true", help="as Prometheus reads it")
+    form.add_argument("--json", action="store_true", help="print JSON: a list with one object for each pool")
+    form.add_argument("--prometheus", action="store_true", help="print the text format of Prometheus")
     status.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print it. Exit code 1: there is no pool."""
+    """Print the status of each pool. Exit code 1: there is no pool."""
     from dutyfree.pool.board import notices
 
     found = notices()
-    if options.json:
-        print(json.dumps([{"pid": each.pid, **each.status} for each in found], indent=2))
-    elif options.prometheus:
+    if options.json or options.prometheus:
         from dutyfree.pool.status import PoolStatus, prometheus
 
-        print(prometheus([({"process": str(each.pid)}, PoolStatus(**each.status)) for each in found]), end="")
+        statuses = [(each.pid, PoolStatus(**each.status)) for each in found]
+        if options.prometheus:
+            print(prometheus([({"process": str(pid)}, status) for pid, status in statuses]), end="")
+        else:
+            print(_as_json(statuses))
     else:
         print("\n\n".join(described(each) for each in found) or "no pool is open on this machine")
     return ExitCode.DONE if found else ExitCode.FAILED
+
+
+def _as_json(statuses: Sequence[tuple[int, PoolStatus]]) -> str:
+    from dutyfree.codec import dumps
+    from dutyfree.pool.status_codec import POOL_STATUS
+
+    return dumps([{"pid": pid, **POOL_STATUS.encode(status)} for pid, status in statuses], indent=2)
 
 
 def described(notice: Notice) -> str:
@@ -68,9 +79,9 @@ def _listed(counts: Mapping[str, Any], before: str = " ") -> str:
 
 def _endings(status: Mapping[str, Any]) -> str:
     endings = {name: number for name, number in status["outcomes"]["kinds"].items() if name != "observation"}
-    told = [f"{number} {plain(str(name))}" for name, number in endings.items() if number]
-    told += [f"{number} times {plain(str(name))}" for name, number in status["failures"].items()]
-    told += [
+    parts = [f"{number} {plain(str(name))}" for name, number in endings.items() if number]
+    parts += [f"{number} times {plain(str(name))}" for name, number in status["failures"].items()]
+    parts += [
         f"{status[name]} {words}" for name, words in (("lost", "died"), ("expired", "leases expired")) if status[name]
     ]
-    return ", ".join(told) or "none"
+    return ", ".join(parts) or "none"
