@@ -89,13 +89,13 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
 
 def host_for(options: argparse.Namespace) -> LocalHost:
     """A host for the substrate and the store that the options name."""
-    from dutyfree.client import local
+    from dutyfree.client import LocalHost
     from dutyfree.substrates.registry import parse_options
 
     chosen = parse_options(options.option)
     if options.store is not None:
         chosen["store"] = options.store
-    return local(options.substrate, **chosen)
+    return LocalHost(options.substrate, **chosen)
 
 
 @asynccontextmanager
