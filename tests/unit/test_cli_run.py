@@ -108,10 +108,10 @@ def test_what_is_not_enforced_is_one_warning_line() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_limit_that_was_met_is_told() -> None:
+def test_a_limit_that_was_reached_is_named() -> None:
     words = ["--substrate", "process", "--timeout", "0.3", "--", "sleep", "30"]
     done = subprocess.run([*DUTYFREE, "run", *words], capture_output=True, stdin=subprocess.DEVNULL)
-    assert done.stderr.endswith(b"warning: its time was up after 0.3 s (--timeout)\n")
+    assert done.stderr.endswith(b"warning: the timeout of 0.3 s was reached (--timeout)\n")
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
 def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
     """Name the limit that was reached: the command's own message may not show it."""
     met = {
-        f"its time was up after {options.timeout:g} s (--timeout)": seen.timed_out,
+        f"the timeout of {options.timeout:g} s was reached (--timeout)": seen.timed_out,
         "the memory limit was reached (--memory)": seen.oom_killed,
         "the process limit was reached (--pids)": seen.pids_limited,
-        "its disk is full (--disk)": seen.disk_full,
+        "the disk limit was reached (--disk)": seen.disk_full,
     }
     for what, happened in met.items():
         if happened:
