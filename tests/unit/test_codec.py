@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dutyfree
@@ -38,6 +38,7 @@ CODECS: list[Codec[Any]] = [OBSERVATION, SPAN, ERROR, SPEC, RESOURCES, IMAGE, AC
 REQUESTS: list[Codec[Any]] = [SPEC, RESOURCES, IMAGE, ACTION]
 
 MIB = 1024 * 1024
+examples = settings(deadline=None)
 words = st.text(max_size=20)
 plain_words = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
 naturals = st.integers(0, MAX_INTEGER)
@@ -135,6 +136,7 @@ def there_and_back(form: Codec[Any], value: Any) -> Any:
     ids=lambda each: each.what if isinstance(each, Codec) else "",
 )
 def test_decoding_gives_what_was_encoded(form: Codec[Any], values: st.SearchStrategy[Any]) -> None:
+    @examples
     @given(values)
     def check(value: Any) -> None:
         assert there_and_back(form, value) == value
@@ -155,6 +157,7 @@ def all_errors(draw: st.DrawFn) -> DutyfreeError:
     return kind(draw(words), hint=draw(st.none() | words), **more)
 
 
+@examples
 @given(all_errors())
 def test_errors_come_back_with_their_class_and_all_that_they_say(error: DutyfreeError) -> None:
     back = there_and_back(ERROR, error)
@@ -201,7 +204,11 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
+PLAIN: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "float | None": None}
+STATUS = {name: PLAIN.get(kind, {"x": 1}) for name, kind in PoolStatus.__annotations__.items()}
+ROW = {"kind": "capacity", "phase": None, "cause": "CapacityError", "count": 1}
 SAMPLES: list[tuple[Codec[Any], dict[str, Any]]] = [
+    (POOL_STATUS, {"version": 1, **STATUS, "outcomes": {"kinds": {}, "retries": 0, "counts": [ROW]}}),
     (SPAN, SPAN.encode(Span(Phase.CREATE, 1, 2))),
     (SPEC, SPEC.encode(SandboxSpec())),
     (RESOURCES, RESOURCES.encode(Resources())),
@@ -222,6 +229,7 @@ SAMPLES: list[tuple[Codec[Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("form", CODECS, ids=lambda form: form.what)
 def test_anything_else_is_an_invalid_request(form: Codec[Any]) -> None:
+    @examples
     @given(json_values)
     def check(value: Any) -> None:
         with pytest.raises(InvalidRequest):
@@ -234,6 +242,7 @@ def test_anything_else_is_an_invalid_request(form: Codec[Any]) -> None:
 
 @pytest.mark.parametrize(("form", "document"), SAMPLES)
 def test_a_changed_document_is_read_or_is_an_invalid_request(form: Codec[Any], document: dict[str, Any]) -> None:
+    @examples
     @given(st.sampled_from(sorted(document)), json_values)
     def check(key: str, value: Any) -> None:
         with contextlib.suppress(InvalidRequest):
