@@ -44,6 +44,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/generate_sync.py --check
+	$(BIN)/python tools/check_user_code.py
 
 # Cells have both programs in them: the spawner, and the guest that every other substrate has, too.
 sanitize: SANITIZED := tests/conformance/test_substrates.py -k '[cell- and not guarded'

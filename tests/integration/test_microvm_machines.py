@@ -224,7 +224,7 @@ async def test_a_bound_that_was_met_is_no_reason_of_later_failures() -> None:
 
 
 async def test_machines_that_wait_in_the_pool_are_used_and_end_with_the_substrate() -> None:
-    substrate = await opened(pool=2)
+    substrate = await opened(standby=2)
     try:
         boxes = [await substrate.create(SMALL) for _ in range(2)]
         await asyncio.wait_for(asyncio.to_thread(until, lambda: len(machines()) == 4), 60)
@@ -278,7 +278,7 @@ from dutyfree.model import Action, Resources, SandboxSpec
 from engines_here import engine
 
 async def main():
-    async with engine("microvm", pool=1) as substrate:
+    async with engine("microvm", standby=1) as substrate:
         boxes = [await substrate.create(SandboxSpec(Resources(memory_bytes=256 * 1024**2))) for _ in range(2)]
         kept = await boxes[0].snapshot()
         print("ready", flush=True)

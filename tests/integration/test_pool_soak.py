@@ -14,11 +14,11 @@ import pytest
 
 from dutyfree.errors import CapacityError, DutyfreeError, SubstrateUnavailable
 from dutyfree.model import Action, Image, SandboxSpec
-from dutyfree.pool.wanted import Wanted
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.outcomes import OutcomeKind, classify
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Stager
+from dutyfree.pool.wanted import Wanted
 from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Step
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.registry import load

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import dutyfree
+from dutyfree import codec
+
 DUTYFREE = [sys.executable, "-m", "dutyfree"]
 RUN = [*DUTYFREE, "run", "--quiet", "--substrate", "process"]
 
@@ -95,6 +98,7 @@ def test_json_holds_the_whole_observation() -> None:
     assert told["execute_ms"] > 0
     assert [span["phase"] for span in told["spans"]] == ["dispatch", "execute", "observe"]
     assert {"what", "reason"} == set(told["unenforced"][0])
+    assert codec.OBSERVATION.decode(told).stdout == b"a\xff"
 
 
 def test_what_is_not_enforced_is_one_warning_line() -> None:
@@ -104,10 +108,10 @@ def test_what_is_not_enforced_is_one_warning_line() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_limit_that_was_met_is_told() -> None:
+def test_a_limit_that_was_reached_is_named() -> None:
     words = ["--substrate", "process", "--timeout", "0.3", "--", "sleep", "30"]
     done = subprocess.run([*DUTYFREE, "run", *words], capture_output=True, stdin=subprocess.DEVNULL)
-    assert done.stderr.endswith(b"warning: its time was up after 0.3 s (--timeout)\n")
+    assert done.stderr.endswith(b"warning: the timeout of 0.3 s was reached (--timeout)\n")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +140,7 @@ def test_an_error_is_json_too() -> None:
     done = run("--substrate", "nowhere", "--json", "--", "true")
     told = json.loads(done.stdout)["error"]
     assert (done.returncode, told["kind"], told["party"]) == (2, "InvalidRequest", "caller")
+    assert type(codec.ERROR.decode(told)) is dutyfree.InvalidRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -13,7 +13,8 @@ import dutyfree
 from dutyfree.cli.main import main
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
-from dutyfree.pool.status_file import Board, notices
+from dutyfree.pool.status_codec import POOL_STATUS
+from dutyfree.pool.status_file import StatusFile, read_all
 from dutyfree.substrates import claims
 
 HOST = """
@@ -43,9 +44,9 @@ async def some_status() -> PoolStatus:
 
 async def test_what_is_shown_is_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     status = await some_status()
-    board = Board()
-    board.show(status)
-    assert [notice.status for notice in notices()] == [json.loads(json.dumps(status.as_dict()))]
+    board = StatusFile()
+    board.write(status)
+    assert [notice.status for notice in read_all()] == [status]
     assert main(["pool", "status"]) == 0
     printed = capsys.readouterr().out
     assert "1 of 3: 1 leased" in printed
@@ -54,7 +55,10 @@ async def test_what_is_shown_is_what_is_read(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     samples = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(samples) == len(set(samples)) > 10
-    assert len([line for line in lines if line.startswith("# TYPE")]) == 13
+    assert len([line for line in lines if line.startswith("# TYPE")]) == 14
+    assert main(["pool", "status", "--json"]) == 0
+    [printed_status] = json.loads(capsys.readouterr().out)
+    assert POOL_STATUS.decode(printed_status) == status
     assert main(["top", "--count", "1"]) == 0
     assert "process" in capsys.readouterr().out
     board.close()
@@ -64,14 +68,20 @@ async def test_what_is_shown_is_what_is_read(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     "broken",
-    [{"limit": "\x1b[31m"}, {"saved_s": float("nan")}, {"acquires": {"hit": "many"}}, {"outcomes": {}}, {"more": 1}],
+    [
+        {"limit": "\x1b[31m"},
+        {"saved_s": float("nan")},
+        {"acquires": {"hit": "many"}},
+        {"outcomes": {}},
+        {"version": 99},
+    ],
 )
 async def test_what_no_pool_shows_is_left_out(broken: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
-    board = Board()
-    board.show(await some_status())
+    board = StatusFile()
+    board.write(await some_status())
     path = board._claim.directory / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | broken))
-    assert notices() == []
+    assert read_all() == []
     assert main(["pool", "status"]) == 1
     assert "\x1b" not in capsys.readouterr().out
     board.close()
@@ -83,10 +93,10 @@ def test_a_killed_process_shows_nothing_any_more(monkeypatch: pytest.MonkeyPatch
     with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "shown\n"
-        assert process.pid in [notice.pid for notice in notices()]
+        assert process.pid in [notice.pid for notice in read_all()]
         process.kill()
         process.wait(10)
-        assert process.pid not in [notice.pid for notice in notices()]
-    Board().close()
+        assert process.pid not in [notice.pid for notice in read_all()]
+    StatusFile().close()
     left = claims.state_base() / "pools"
     assert not list(left.glob(f"{process.pid}-*")), "the next pool removes what is left"

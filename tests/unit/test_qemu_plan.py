@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused_before_anything_is_done() -> None:
     with pytest.raises(Unsupported, match="control plane"):
         MicroVMSubstrate(path="exec")
     with pytest.raises(InvalidRequest):
-        MicroVMSubstrate(pool=-1)
+        MicroVMSubstrate(standby=-1)
     with pytest.raises(InvalidRequest):
         MicroVMSubstrate(boot="warm")  # type: ignore[arg-type]
 

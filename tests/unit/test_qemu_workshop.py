@@ -82,7 +82,7 @@ class Held:
 
 
 async def test_everything_is_given_back_though_a_machine_does_not_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    substrate = MicroVMSubstrate(image="none", pool=1)
+    substrate = MicroVMSubstrate(image="none", standby=1)
     claim, place, closed = Held(), Held(), []
 
     async def clear() -> None:

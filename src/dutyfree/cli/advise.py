@@ -1,4 +1,4 @@
-"""`dutyfree advise`: which substrate to take for whose code, by a study's results, with the sum shown."""
+"""`dutyfree advise`: the cheapest substrate that is safe enough for some code, by a study's results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from dutyfree.choose.decision import Weights
 from dutyfree.choose.trust import Trust
 from dutyfree.cli.formatting import count, one_line, plain, size, table
 from dutyfree.cli.measure_extra import measure_extra
-from dutyfree.cli.options import size_or_none
 from dutyfree.cli.outcome import ExitCode
-from dutyfree.cli.project import whole
+from dutyfree.cli.quantities import DURATIONS, SIZES, named, seconds, size_bytes, whole
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = Weights()
 _DIGITS = 4
-"""Enough to work a cost out again to a hundredth of a second."""
+"""Enough to recompute a cost to 0.01 s."""
 _TERMS = ("arm", "acquire", "+ actions", "+ work", "+ memory", "+ failure", "= cost", "")
 
 
@@ -31,10 +30,10 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "advise",
-        help="say which substrate to take, and how large a pool of it to keep",
-        description="Choose the cheapest arm of a study whose wall is strong enough for those who wrote the code, and "
-        "show the sum: every term for every arm, who was excluded and why, at which length another arm becomes "
-        "cheaper, and how many sandboxes to keep ready. Numbers are the study's, and carry its caveats.",
+        help="recommend a substrate and the size of its pool",
+        description="Choose the cheapest arm of a study whose isolation is strong enough for the code that will run. "
+        "Show the calculation: every term for every arm, which arms are excluded and why, the length at which another "
+        "arm becomes cheaper, and how many sandboxes to keep ready. The numbers are the study's, with its caveats.",
         epilog="example: dutyfree advise results --trust model --actions 50 --work-s 60 --prompts 64 --group 8",
     )
     parser.add_argument("results", type=Path, metavar="DIR", help="results of `dutyfree bench`")
@@ -45,35 +44,42 @@ def register(commands: Any) -> None:
         help="; ".join(f"{each}: {each.words}" for each in Trust) + " (default: model)",
     )
     rollout = parser.add_argument_group("rollout")
-    rollout.add_argument("--actions", type=whole, default=50, metavar="N", help="of each rollout (default: 50)")
+    rollout.add_argument("--actions", type=whole, default=50, metavar="N", help="actions of each rollout (default: 50)")
     rollout.add_argument(
         "--work-s",
-        type=float,
+        type=seconds,
         default=60.0,
-        metavar="SECONDS",
-        help="what its commands take in all, on the fastest arm (default: 60)",
+        metavar="TIME",
+        help=f"run time of all its commands together, on the fastest arm: {DURATIONS} (default: 60)",
     )
-    rollout.add_argument("--workload", metavar="NAME", help="whose trials count (default: the longest trajectory's)")
+    rollout.add_argument(
+        "--workload",
+        metavar="NAME",
+        help="use the trials of this workload (default: the one with the longest trajectory)",
+    )
     rollout.add_argument(
         "--length",
         type=whole,
         metavar="N",
-        help="actions of the trials that count (default: what most arms completed; of several, nearest to --actions)",
+        help="use trials of this many actions (default: what most arms completed; of several, nearest to --actions)",
     )
     rollout.add_argument(
-        "--stage", default="cold", metavar="STAGE", help="acquired cold, or warm at this stage (default: cold)"
+        "--stage",
+        default="cold",
+        metavar="STAGE",
+        help="how sandboxes start: cold, or warm at this stage (default: cold)",
     )
     _add_weights(parser)
     pool = parser.add_argument_group("pool")
-    pool.add_argument("--prompts", type=whole, metavar="N", help="announced: prompts of a step")
+    pool.add_argument("--prompts", type=whole, metavar="N", help="announced demand: prompts of a step")
     pool.add_argument("--group", type=whole, default=8, metavar="N", help="rollouts of each prompt (default: 8)")
-    pool.add_argument("--rate", type=float, metavar="PER_SECOND", help="not announced: requests for a sandbox")
+    pool.add_argument("--rate", type=float, metavar="PER_SECOND", help="unannounced demand: requests for a sandbox")
     pool.add_argument(
         "--miss-cost",
         type=float,
         default=99.0,
         metavar="N",
-        help="a request that waits is as bad as N idle sandboxes (default: 99)",
+        help="a request that waits costs as much as N idle sandboxes (default: 99)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(execute=execute)
@@ -96,30 +102,21 @@ def _add_weights(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_DEFAULTS.lost_rollout,
         metavar="COST",
-        help="of a rollout that fails, beside its time: tokens, for one (default: 0)",
+        help="of a rollout that fails, beside its time, such as its tokens (default: 0)",
     )
     costs.add_argument(
         "--memory",
         action="append",
         default=[],
-        type=arm_memory,
+        type=named(size_bytes, "cell=1m"),
         metavar="ARM=SIZE",
-        help="what a sandbox of this arm holds, such as cell=1m; a study does not measure it (may be repeated)",
+        help=f"memory of one sandbox of this arm, which a study does not measure: {SIZES} (may be repeated)",
     )
     costs.add_argument(
         "--accept-emulated",
         action="store_true",
-        help="let an emulated processor's wall count as a real one's, for untrusted and hostile code",
+        help="accept the isolation of an emulated processor, too, for untrusted and hostile code",
     )
-
-
-def arm_memory(text: str) -> tuple[str, int]:
-    """An arm and bytes, from ARM=SIZE: the type of an option."""
-    arm, _, given = text.rpartition("=")
-    held = size_or_none(given) if arm else None
-    if held is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an arm and a size, such as cell=1m")
-    return arm, held
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -254,11 +251,11 @@ def _announced(pool: Announced, chosen: Evidence) -> list[str]:
     least = f"the smallest N with P(Binomial(N, {1 - pool.failure_rate:.4f}) >= {pool.wanted}) >= 0.99"
     worst = "more than a hundred times as many" if pool.worst_size is None else f"{pool.worst_size}"
     if pool.size is None or pool.redundancy is None:
-        told = f"so often that no sensible number gives {pool.wanted}"
+        needed = f"so often that no sensible number gives {pool.wanted}"
     else:
-        told = f"{least} is {pool.size} = {pool.wanted} x (1 + {pool.redundancy:.4f})"
+        needed = f"{least} is {pool.size} = {pool.wanted} x (1 + {pool.redundancy:.4f})"
     return [
-        f"  announced: {wanted}; {share}: {told}",
+        f"  announced: {wanted}; {share}: {needed}",
         f"    if they fail as often as these trials leave open ({pool.worst_failure_rate:.1%}): {worst}",
     ]
 

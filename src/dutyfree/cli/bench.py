@@ -1,4 +1,4 @@
-"""`dutyfree bench`: measure the tax of the substrates that are here."""
+"""`dutyfree bench`: measure what the substrates of this machine cost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.bench_output import BenchProgress, plain_summary, told_conditions
-from dutyfree.cli.formatting import count, plain, seconds_of
+from dutyfree.cli.bench_output import BenchProgress, condition_rows, plain_summary
+from dutyfree.cli.formatting import count, plain
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import CapacityError, InfraFailed, InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
     from dutyfree.measure.run.discovery import Found
 
 _DESIGN = ("substrate", "workload", "length", "trials", "stage", "concurrency", "seed", "trial_timeout", "evict")
-"""Options that a study file takes the place of."""
+"""Options that cannot be combined with a study file."""
 
 
 def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
-        help="measure the tax of the substrates that are here",
-        description="Run a study: every substrate in random order, block by block, and what each trial's time went "
-        "into. Without a study file and without options, the substrates that are found here are measured for about two "
+        help="measure what the substrates of this machine cost",
+        description="Run a study: trials of every substrate, in random order within blocks, timed phase by phase. "
+        "Without a study file and without options, it measures the substrates that it finds here for about two "
         "minutes. The results are a directory; `report`, `compare` and `project` read it.",
         epilog="example: dutyfree bench --substrate cell --substrate docker:path=exec --workload T1 --length 50 "
         "--trials 30 --output results",
@@ -44,14 +45,14 @@ def register(commands: Any) -> None:
     parser.add_argument("study", nargs="?", type=Path, metavar="STUDY.toml", help="the study, as a file")
     _add_design(parser.add_argument_group("study, without a file"))
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where the results go (default: a new directory here)"
+        "--output", type=Path, metavar="DIR", help="directory of the results (default: a new directory here)"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the results in DIR where they stopped")
+    parser.add_argument("--resume", action="store_true", help="continue the study whose results are in DIR")
     parser.add_argument(
-        "--time-limit", type=seconds_of, metavar="TIME", help="begin nothing after that long, such as 90s or 2h"
+        "--time-limit", type=seconds, metavar="TIME", help=f"start no trial after this time: {DURATIONS}"
     )
-    parser.add_argument("--quick", action="store_true", help="a few short trials of everything: to see that it works")
-    parser.add_argument("--no-report", action="store_true", help="measure, and leave the page to `dutyfree report`")
+    parser.add_argument("--quick", action="store_true", help="a few short trials of everything, to check that it works")
+    parser.add_argument("--no-report", action="store_true", help="write no page; `dutyfree report` can do it later")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the summary")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(execute=execute)
@@ -62,7 +63,7 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         "--substrate",
         action="append",
         metavar="NAME[:OPTION=VALUE,...]",
-        help="may be repeated (default: those that are found here); `image` is an option, too",
+        help="may be repeated (default: those that are found here); `image` is also an option",
     )
     group.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: T0)")
     group.add_argument(
@@ -77,9 +78,11 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         "--stage", action="append", metavar="STAGE", help="cold, base ...; may be repeated (default: cold)"
     )
     group.add_argument("--concurrency", action="append", type=int, metavar="N", help="may be repeated (default: 1)")
-    group.add_argument("--seed", type=int, metavar="N", help="of orders and trajectories (default: 1)")
-    group.add_argument("--trial-timeout", type=seconds_of, metavar="TIME", help="for one trial (default: 10m)")
-    group.add_argument("--evict", action="append", metavar="WHAT", help="page-cache: before each cold trial, as root")
+    group.add_argument("--seed", type=int, metavar="N", help="seed of the order and of the trajectories (default: 1)")
+    group.add_argument("--trial-timeout", type=seconds, metavar="TIME", help="time limit of one trial (default: 10m)")
+    group.add_argument(
+        "--evict", action="append", metavar="WHAT", help="page-cache: empty it before each cold trial (root only)"
+    )
 
 
 def _length(words: str) -> int | str:
@@ -87,7 +90,7 @@ def _length(words: str) -> int | str:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the study, and show what came of it."""
+    """Run the study and print a summary."""
     import asyncio
 
     return asyncio.run(_bench(options))
@@ -117,7 +120,7 @@ async def _bench(options: argparse.Namespace) -> int:
 
 
 async def _study(options: argparse.Namespace, display: Display) -> Study:
-    """The study that the options ask for. Raises InvalidRequest."""
+    """The study of the file, of the options, or of the results to resume. Raises InvalidRequest."""
     from dutyfree.measure.design import defaults
     from dutyfree.measure.design.file import load_study
     from dutyfree.measure.results.directory import read_study
@@ -161,7 +164,7 @@ async def _from_flags(options: argparse.Namespace, display: Display) -> Study:
 
 
 def _grids(options: argparse.Namespace) -> tuple[Grid, ...]:
-    """What the flags ask for; where they name no length, those of the workloads differ, and so there are two grids."""
+    """The grids that the flags describe. Without a length there are two: workloads with a menu, and all others."""
     from dutyfree.measure.design import file
     from dutyfree.measure.design.study import WHOLE, Grid
     from dutyfree.measure.workloads.catalogue import find
@@ -186,7 +189,7 @@ def _grids(options: argparse.Namespace) -> tuple[Grid, ...]:
 
 
 async def _default(display: Display) -> Study:
-    """What is here, on all tiers; on the first alone where what the others need is neither here nor to be had."""
+    """The substrates of this machine on all tiers; only T0 where the materials of T1 and T2 cannot be fetched."""
     import asyncio
 
     from dutyfree.measure.design.defaults import default_study
@@ -212,7 +215,7 @@ async def _found(display: Display) -> Found:
 async def _measure(
     study: Study, path: Path, options: argparse.Namespace, display: Display
 ) -> tuple[str, dict[str, str]]:
-    """Run the study into the directory; why it ended early, and which arms could not take part."""
+    """Run the study into the directory. Returns why it ended early, and why arms are missing."""
     import asyncio
 
     from dutyfree.measure.results.host import host_facts
@@ -244,7 +247,7 @@ async def _measure(
 
 
 def _analysed(path: Path, results: Results, options: argparse.Namespace, display: Display) -> tuple[Any, Path | None]:
-    """The analysis and the page, where what they are made with is installed."""
+    """The analysis and the page, if the extra `measure` is installed."""
     if not results.trials:
         return None, None
     try:
@@ -282,7 +285,7 @@ def _as_json(path: Path, results: Results, analysis: Any, page: Path | None) -> 
         "failed": sum(not trial.completed for trial in results.trials),
         "cut_short": results.cut_short,
         "unavailable": {name: facts["unavailable"] for name, facts in results.arms.items() if "unavailable" in facts},
-        "conditions": told_conditions(results),
+        "conditions": condition_rows(results),
         "analysis": None if analysis is None else analysis.to_json(),
     }
 
@@ -304,7 +307,7 @@ def _exit_code(results: Results, stopped: str, path: Path, display: Display) -> 
 
 
 class _Signals:
-    """While its block lasts, the first Ctrl-C or TERM calls `stop`; the next does what it always does."""
+    """While its block lasts, the first Ctrl-C or TERM calls `stop`; the second ends the process as usual."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop

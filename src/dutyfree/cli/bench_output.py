@@ -1,4 +1,4 @@
-"""What `dutyfree bench` shows: how far it is, and, where nothing is installed that can say more, plain medians."""
+"""The output of `dutyfree bench`: its progress, and medians where the extra `measure` is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAR_COLUMNS = 20
 
 
 class BenchProgress:
-    """Turns the progress of a study into the line of `display`, and into lines that stay where there is no terminal."""
+    """Shows the progress of a study: on a terminal in the line of `display`, elsewhere as a line every 15 s."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -27,33 +27,33 @@ class BenchProgress:
         self._said_s = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        """Show it."""
+        """Show the progress."""
         full = _BAR_COLUMNS * progress.done // max(1, progress.planned)
         bar = self._signs.full * full + self._signs.empty * (_BAR_COLUMNS - full)
-        told = f"{progress.done}/{progress.planned} trials"
+        counts = f"{progress.done}/{progress.planned} trials"
         if progress.failed:
-            told += f", {progress.failed} failed"
+            counts += f", {progress.failed} failed"
         if progress.left_s is not None:
-            told += f", {duration(progress.left_s)} left"
+            counts += f", {duration(progress.left_s)} left"
         now = "" if progress.condition is None else condition_words(progress.condition)
-        self._display.state.begin(f"{bar} {told}", now)
+        self._display.state.begin(f"{bar} {counts}", now)
         if not self._display.is_live and time.monotonic() - self._said_s >= SAID_EVERY_S:
             self._said_s = time.monotonic()
-            self._display.say(told)
+            self._display.say(counts)
 
 
 def condition_words(condition: Condition) -> str:
-    """Such as `cell T1 x50 cold`, and how many at once if there are several."""
+    """Such as `cell T1 x50 cold`, with the number of sandboxes at once if it is not 1."""
     words = f"{condition.arm} {condition.workload} x{condition.length} {condition.warmth}"
     return words if condition.concurrency == 1 else f"{words}, {condition.concurrency} at once"
 
 
-def told_conditions(results: Results) -> list[dict[str, Any]]:
+def condition_rows(results: Results) -> list[dict[str, Any]]:
     """One object for each condition: how many trials, how many failed, and plain medians of those that completed."""
-    told = []
+    rows = []
     for condition, trials in _by_condition(results).items():
         done = [trial for trial in trials if trial.completed]
-        told.append(
+        rows.append(
             {
                 "arm": condition.arm,
                 "workload": condition.workload,
@@ -68,11 +68,11 @@ def told_conditions(results: Results) -> list[dict[str, Any]]:
                 "causes": sorted({trial.cause for trial in trials if not trial.completed})[:5],
             }
         )
-    return told
+    return rows
 
 
 def plain_summary(results: Results) -> str:
-    """A table of medians, without intervals: to be believed no further than that."""
+    """A table of medians; it has no intervals, so it says nothing about their uncertainty."""
     head = (
         "substrate",
         "workload",
@@ -86,7 +86,7 @@ def plain_summary(results: Results) -> str:
         "per action ms",
     )
     rows: list[tuple[str, ...]] = [head]
-    for each in told_conditions(results):
+    for each in condition_rows(results):
         rows.append(
             (
                 *(
@@ -113,7 +113,7 @@ def _by_condition(results: Results) -> dict[Condition, list[Trial]]:
 
 
 def _median_ms(values_ns: list[float] | list[int]) -> float | None:
-    from statistics import median  # not needed by those who only ask for help, and slow to import
+    from statistics import median  # slow to import, and most commands do not need it
 
     return round(median(values_ns) / 1e6, 4) if values_ns else None
 

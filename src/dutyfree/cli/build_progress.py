@@ -1,4 +1,4 @@
-"""What a build tells of itself, on stderr."""
+"""The progress of a build, on stderr."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MAX_LOG_LINE_CHARACTERS = 64 * 1024
 
 
 class BuildProgress:
-    """Turns the events of a build into lines that stay, and into the line of `display`.
+    """Shows the events of a build: permanent lines, and the moving line of `display`.
 
-    `verbose` passes on what the stages print. Without `tell_cached`, of a build that finds all there nothing is said.
+    `verbose` passes on what the stages print. Without `show_cached`, stages that were built before are not mentioned.
     """
 
-    def __init__(self, display: Display, *, verbose: bool = False, tell_cached: bool = True) -> None:
+    def __init__(self, display: Display, *, verbose: bool = False, show_cached: bool = True) -> None:
         self._display = display
         self._verbose = verbose
-        self._tell_cached = tell_cached
+        self._show_cached = show_cached
         self._unfinished_line = ""
 
     def __call__(self, event: Event) -> None:
@@ -30,7 +30,7 @@ class BuildProgress:
                 self._begin(title, "")
             case Kind.CACHED:
                 self._begin(title, "")
-                if self._tell_cached:
+                if self._show_cached:
                     self._display.say(f"{title}: cached")
             case Kind.WAITING:
                 self._begin(title, "waits for another builder")
@@ -51,14 +51,14 @@ class BuildProgress:
         self._display.state.begin(title, activity)
 
     def _say_line(self, title: str, text: str) -> None:
-        """Where a line moves, it shows this."""
+        """Print the line that runs, unless the moving line shows it."""
         if self._verbose or not self._display.is_live:
             shown = one_line(text)
             cut = shown if len(shown) <= _SAID_CHARACTERS else shown[:_SAID_CHARACTERS] + "..."
             self._display.say(f"{title}: {cut}")
 
     def _log(self, text: str) -> None:
-        """Pass on whole lines; what is left waits for its end, though not for one that never comes."""
+        """Pass on whole lines. The unfinished rest waits for its end, up to a limit."""
         if not self._verbose:
             return
         *lines, self._unfinished_line = (self._unfinished_line + text).split("\n")
@@ -76,5 +76,5 @@ class BuildProgress:
         self._display.say(f"  {''.join(last_lines(text, 1))}".rstrip())
 
     def end(self) -> None:
-        """The build is over, well or not."""
+        """Print what is left, after the build has succeeded or failed."""
         self._finish_line()

@@ -1,4 +1,4 @@
-"""`dutyfree compare`: did it become faster or slower? The exit code makes it a gate."""
+"""`dutyfree compare`: what became faster or slower between two results; the exit code can fail a CI job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dutyfree.cli.formatting import count, plain, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.cli.quantities import percent
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="say what became faster, what slower, and of what nobody can tell",
-        description="Compare two results, condition by condition and metric by metric. A difference is told if it is "
-        "beyond chance (p < 0.01 by a rank test, corrected for the number of comparisons) and larger than --effect. "
+        help="say what became faster, what became slower, and what is undecided",
+        description="Compare two results, condition by condition and metric by metric. A difference is reported if it "
+        "is significant (p < 0.01 by a rank test, corrected for the number of comparisons) and larger than --effect. "
         "The exit code is 1 if anything became slower by more than --threshold, fails more often, or no longer "
         "completes a trial at all.",
         epilog="example: dutyfree compare results/main results/branch --threshold 10",
@@ -38,7 +39,7 @@ def register(commands: Any) -> None:
         "--effect",
         type=percent,
         metavar="PERCENT",
-        help="smaller differences are not told (default: 5, or --threshold if that is less)",
+        help="smaller differences are not reported (default: 5, or --threshold if that is less)",
     )
     parser.add_argument(
         "--allow-missing", action="store_true", help="conditions that no longer complete a trial are not a failure"
@@ -49,24 +50,13 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--metric", action="append", default=[], metavar="NAME", help="only this metric (may be repeated)"
     )
-    parser.add_argument("--all", action="store_true", help="show also what cannot be told")
+    parser.add_argument("--all", action="store_true", help="also show undecided comparisons")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(execute=execute)
 
 
-def percent(text: str) -> float:
-    """A share, from 5 or 5%: the type of an option."""
-    try:
-        value = float(text.removesuffix("%")) / 100
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 5")
-    return value
-
-
 def execute(options: argparse.Namespace) -> int:
-    """Compare, print, and judge."""
+    """Compare the results and print the differences. Exit code 1: there is a regression."""
     with measure_extra():
         from dutyfree.measure.compare import COMPARED, Gates, compare
         from dutyfree.measure.results.directory import load_results
@@ -80,7 +70,8 @@ def execute(options: argparse.Namespace) -> int:
         effect = Gates().effect if threshold is None else min(Gates().effect, threshold)
     elif threshold is not None and threshold < effect:
         raise InvalidRequest(
-            f"--threshold {100 * threshold:g} is below --effect {100 * effect:g}", hint="what is not told cannot fail"
+            f"--threshold {100 * threshold:g} is below --effect {100 * effect:g}",
+            hint="a difference below --effect is not reported, so it cannot fail",
         )
     gates = Gates(significance=options.significance, effect=effect)
     before, after = load_results(options.before), load_results(options.after)
@@ -99,11 +90,11 @@ def _lines(found: Comparison, options: argparse.Namespace) -> list[str]:
 
     gates, regressions = found.gates, found.regressions(options.threshold)
     everything: list[Difference | FailureDifference] = [*found.differences, *found.failures]
-    told = [each for each in everything if each.verdict is not Verdict.CANNOT_TELL]
-    shown = everything if options.all else told
+    reported = [each for each in everything if each.verdict is not Verdict.CANNOT_TELL]
+    shown = everything if options.all else reported
     lines = [
-        f"{count(len(everything), 'comparison')} of {'paired' if found.paired else 'unpaired'} trials: told is what "
-        f"differs by over {words.share(gates.effect)}, with p < {gates.significance:g} after correction",
+        f"{count(len(everything), 'comparison')} of {'paired' if found.paired else 'unpaired'} trials; reported: "
+        f"differences over {words.share(gates.effect)} with p < {gates.significance:g} after correction",
         "",
     ]
     if shown:
@@ -121,7 +112,7 @@ def _lines(found: Comparison, options: argparse.Namespace) -> list[str]:
     ):
         lines += [f"{what}: {words.condition_of(each)}" for each in conditions[:_SHOWN]]
         lines += [f"{what}: {len(conditions) - _SHOWN} more"] if len(conditions) > _SHOWN else []
-    doubts = dict.fromkeys((*found.caveats, *(doubt for each in told for doubt in each.caveats)))
+    doubts = dict.fromkeys((*found.caveats, *(doubt for each in reported for doubt in each.caveats)))
     lines += [f"caveat: {plain(each.text)} [{each.code}]" for each in doubts]
     past = words.share(gates.effect if options.threshold is None else options.threshold)
     lines.append(f"regressions past {past}: {len(regressions) or 'none'}")

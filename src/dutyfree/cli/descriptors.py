@@ -1,4 +1,4 @@
-"""Writing bytes to where this process's own output goes."""
+"""Writing bytes to this process's own output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import select
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything. Blocking is meant: a reader of ours that stalls makes the command wait. Raises OSError."""
+    """Write everything. It blocks on purpose: a slow reader of our output slows the command. Raises OSError."""
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
-            # Whoever shares the descriptor with us made it non-blocking.
+            # Another process that shares the descriptor made it non-blocking.
             select.select([], [descriptor], [])

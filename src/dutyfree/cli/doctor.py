@@ -1,4 +1,4 @@
-"""`dutyfree doctor`: what can run here, found out by running it."""
+"""`dutyfree doctor`: which substrates work on this machine, found by trying each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.outcome import ExitCode, told_unenforced
+from dutyfree.cli.outcome import ExitCode, describe_unenforced
+from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
 from dutyfree.model import Image, Unenforced
 
@@ -27,14 +28,18 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="say what can run here, why not, and what to install",
-        description="Try each substrate by making a sandbox and acting in it. An engine without an image to start from "
-        "(DUTYFREE_IMAGE names one) gets an empty one. The exit code is 0 if what was asked for, or else the default "
-        f"one, {DEFAULT_SUBSTRATE}, works, and 1 if it does not.",
+        help="test which substrates work here, and say what is missing",
+        description="Try each substrate: create a sandbox and run a command in it. An engine without an image to start "
+        "from (DUTYFREE_IMAGE names one) gets an empty image. The exit code is 0 if the named substrates (by default: "
+        f"{DEFAULT_SUBSTRATE}) work, and 1 if one of them does not.",
     )
     parser.add_argument("substrate", nargs="*", metavar="SUBSTRATE", help="only these (default: all)")
     parser.add_argument(
-        "--timeout", type=float, default=PROBE_TIMEOUT_S, metavar="S", help="for each (default: %(default)g)"
+        "--timeout",
+        type=seconds,
+        default=PROBE_TIMEOUT_S,
+        metavar="TIME",
+        help=f"for each substrate: {DURATIONS} (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(execute=execute)
@@ -42,7 +47,7 @@ def register(commands: Any) -> None:
 
 @dataclass
 class Finding:
-    """What trying one substrate showed."""
+    """The result of trying one substrate."""
 
     name: str
     works: bool = False
@@ -53,13 +58,13 @@ class Finding:
     problem: str | None = None
     hint: str | None = None
     steps: list[dict[str, str]] = field(default_factory=list)
-    """Of a cell: each step that it takes, tried by itself."""
+    """Cells only: each step of a creation, tried separately."""
     causes: list[dict[str, Any]] = field(default_factory=list)
-    """Of a cell: why steps fail, or bounds do not hold, and what mends it."""
+    """Cells only: why steps fail or limits do not hold, and the remedy."""
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Try everything; print each finding as soon as it is known."""
+    """Try the substrates; print each finding as soon as it is known."""
     import asyncio
 
     from dutyfree.cli.host_facts import host_facts
@@ -80,7 +85,7 @@ async def _try_all(wanted: list[str], timeout_s: float, report: Callable[[Findin
     for name in wanted:
         if name not in registry.names():
             raise InvalidRequest(f"there is no substrate {name!r}", hint=f"there are: {', '.join(registry.names())}")
-    # The default first; one after the other, so that the timings do not disturb each other.
+    # The default first, and one at a time: two at once would disturb each other's timings.
     names = sorted(wanted or registry.names(), key=lambda name: (name != DEFAULT_SUBSTRATE, name))
     findings = []
     for name in names:
@@ -103,7 +108,7 @@ async def _try(name: str, timeout_s: float) -> Finding:
     except DutyfreeError as error:
         finding.problem, finding.hint = error.message, error.hint
     except TimeoutError:
-        finding.problem, finding.hint = f"no answer within {timeout_s:g} s", "give it longer with --timeout"
+        finding.problem, finding.hint = f"no answer within {timeout_s:g} s", "allow more time with --timeout"
     else:
         finding.works = True
     if name == DEFAULT_SUBSTRATE:
@@ -140,7 +145,7 @@ async def _probe(host: LocalHost, finding: Finding) -> None:
             if not seen.ok:
                 raise SubstrateFailed(f"`true` ended with exit code {seen.exit_code}, signal {seen.signal}")
         else:
-            await box.files.write("/dutyfree-doctor", b"")  # there is no program in it to run
+            await box.files.write("/dutyfree-doctor", b"")  # the image has no program to run
         marks.append(time.perf_counter())
         finding.unenforced = box.unenforced
     marks.append(time.perf_counter())
@@ -149,7 +154,7 @@ async def _probe(host: LocalHost, finding: Finding) -> None:
 
 
 async def _image(host: LocalHost) -> Image | None:
-    """None where sandboxes have something to start from; otherwise an image with nothing in it."""
+    """None where the host has a default image; otherwise an image with nothing in it."""
     import asyncio
 
     if host.has_default_image:
@@ -160,14 +165,14 @@ async def _image(host: LocalHost) -> Image | None:
 
 
 def _report(finding: Finding) -> None:
-    """For people: what works in a few lines; what does not, with the step that fails, its cause and what mends it."""
+    """Print a finding: of a substrate that does not work, also the failing step, its cause and its remedy."""
     lines = ["", f"{finding.name}: {'works' if finding.works else 'does not work here'}"]
     if finding.works:
         timings = ", ".join(f"{name} {value} ms" for name, value in finding.timings_ms.items())
         lines += [_line("isolation", finding.isolation or ""), _line("one sandbox", timings)]
         lines.append(_line("can", ", ".join(finding.capabilities)))
         if finding.unenforced:
-            lines.append(_line("not enforced", told_unenforced(finding.unenforced)))
+            lines.append(_line("not enforced", describe_unenforced(finding.unenforced)))
     if finding.steps:
         done = sum(step["outcome"] == "ok" for step in finding.steps)
         lines.append(_line("steps", f"{done} of {len(finding.steps)} work"))

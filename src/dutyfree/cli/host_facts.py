@@ -1,4 +1,4 @@
-"""What this machine offers to sandboxes, read from the kernel's own files."""
+"""Facts of this machine that sandboxes depend on, read from the kernel's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dutyfree import machine
 
 
 def host_facts() -> dict[str, str]:
-    """Each fact by its name, in words."""
+    """Facts by name, in words."""
     return {
         "kernel": platform.release(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",

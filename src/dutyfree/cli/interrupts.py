@@ -1,4 +1,4 @@
-"""Work that can be interrupted at any moment and then leaves nothing half-made."""
+"""Commands that a signal can end at any moment, after they have cleaned up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dutyfree.cli.outcome import ExitCode
 
 
 def run_to_end(work: Coroutine[Any, Any, int]) -> int:
-    """The exit code of `work`. Ctrl-C, which raises KeyboardInterrupt here, and TERM cancel it and await its end."""
+    """The exit code of `work`. Ctrl-C (which raises KeyboardInterrupt) and TERM cancel it and wait for its end."""
     import asyncio
 
     async def cancelled_by_signals() -> int:

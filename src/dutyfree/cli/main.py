@@ -1,4 +1,4 @@
-"""The command `dutyfree`: reads the command line and hands over to one command's module."""
+"""The command `dutyfree`: parses the command line and calls one command's module."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_unread(1):
             raise
-        # The interpreter writes what is left when it ends, and would complain.
+        # The interpreter flushes stdout when it exits, and would print another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.BROKEN_PIPE
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; commands import what they work with only when they are executed."""
+    """The parser of all commands; a command imports its dependencies only when it is executed."""
     parser = argparse.ArgumentParser(
         prog="dutyfree",
-        description="Isolated sandboxes in milliseconds: no daemon, no image. And what any of them costs, measured.",
-        epilog="exit codes: 0 done, 1 the thing asked about failed, 2 wrong usage, 3 infrastructure failure; "
+        description="Isolated sandboxes in milliseconds, without a daemon or an image; and measurements of their cost.",
+        epilog="exit codes: 0 done, 1 the check or build failed, 2 wrong usage, 3 infrastructure failure; "
         "`run` and `shell` pass the command's own code on",
     )
     parser.add_argument("--version", action="version", version=f"dutyfree {__version__}")
@@ -55,14 +55,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _is_unread(descriptor: int) -> bool:
-    """Whether nobody reads any more what is written there."""
+    """Whether the pipe has no reader any more."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _report_build(error: BuildFailed, options: argparse.Namespace) -> int:
-    """Show the end of the log, unless all of it was shown, and what went wrong: a recipe failed, not its caller."""
+    """Print the end of the log, unless all of it was printed, and the error. The exit code is 1: the recipe failed."""
     if options.quiet or not getattr(options, "verbose", False):
         for line in last_lines(error.log, SHOWN_LOG_LINES):
             print(f"  {line}".rstrip(), file=sys.stderr)

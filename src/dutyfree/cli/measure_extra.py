@@ -1,4 +1,4 @@
-"""Commands that analyse need packages that a plain installation does not have; without them they say which."""
+"""The extra `measure`: packages that analyses need and a plain installation lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES: Final = ("numpy", "scipy", "matplotlib", "pyarrow", "jinja2")
 
 @contextmanager
 def measure_extra() -> Iterator[None]:
-    """Around the imports of an analysis. Raises InvalidRequest with the way to mend it if a package is missing."""
+    """Wraps the imports of an analysis. Raises InvalidRequest, with what to install, if a package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,8 +1,7 @@
-"""How a command ends: its exit code, and how an error is told."""
+"""How a command ends: its exit code, and how it reports an error."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -27,7 +26,7 @@ class ExitCode(IntEnum):
 
 
 def exit_code_of(seen: Observation) -> int:
-    """The code that tells a shell how the command ended."""
+    """The exit code for how the command ended."""
     if seen.timed_out:
         return ExitCode.TIMED_OUT
     if seen.exit_code is not None:
@@ -35,8 +34,8 @@ def exit_code_of(seen: Observation) -> int:
     return ExitCode.SIGNALLED + (seen.signal or 0)
 
 
-def told_unenforced(unenforced: Sequence[Unenforced]) -> str:
-    """What is not enforced, in one line; bounds that share a reason share its mention."""
+def describe_unenforced(unenforced: Sequence[Unenforced]) -> str:
+    """What is not enforced, in one line; each reason is named once, after all bounds that it applies to."""
     reasons: dict[str, list[str]] = {}
     for each in unenforced:
         reasons.setdefault(each.reason, []).append(each.what)
@@ -44,13 +43,14 @@ def told_unenforced(unenforced: Sequence[Unenforced]) -> str:
 
 
 def report_error(error: DutyfreeError, *, as_json: bool = False) -> int:
-    """Say what went wrong, and what mends it, and return the exit code for it.
+    """Print the error and its hint, and return the exit code for it.
 
-    Messages may quote anything; of that a terminal gets to see what is plain.
+    Messages may quote anything; control characters are removed before a terminal sees them.
     """
     if as_json:
-        told = {"kind": type(error).__name__, "party": error.party, "message": error.message, "hint": error.hint}
-        print(json.dumps({"error": told}))
+        from dutyfree.codec import ERROR, dumps
+
+        print(dumps({"error": ERROR.encode(error)}))
     else:
         print(f"error: {plain(error.message)}", file=sys.stderr)
         if error.hint:

@@ -1,62 +1,71 @@
-"""`dutyfree pool status`: what the pools on this machine are doing."""
+"""`dutyfree pool status`: the pools of warm sandboxes on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.formatting import count, duration, plain
 from dutyfree.cli.outcome import ExitCode
 
 if TYPE_CHECKING:
+    from dutyfree.pool.status import PoolStatus
     from dutyfree.pool.status_file import PublishedStatus
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("pool", help="look at the pools of warm sandboxes on this machine")
+    parser = commands.add_parser("pool", help="show the pools of warm sandboxes on this machine")
     inner = parser.add_subparsers(metavar="COMMAND", required=True)
-    status = inner.add_parser("status", help="what each pool has, does, and has saved")
+    status = inner.add_parser(
+        "status", help="show each pool's sandboxes, requests, failures, and the time that it saved"
+    )
     form = status.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--prometheus", action="store_true", help="as Prometheus reads it")
+    form.add_argument("--json", action="store_true", help="print JSON: a list with one object for each pool")
+    form.add_argument("--prometheus", action="store_true", help="print the text format of Prometheus")
     status.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print it. Exit code 1: there is no pool."""
+    """Print the status of each pool. Exit code 1: there is no pool."""
     from dutyfree.pool.status_file import read_all
 
     found = read_all()
-    if options.json:
-        print(json.dumps([{"pid": each.pid, **each.status} for each in found], indent=2))
-    elif options.prometheus:
-        from dutyfree.pool.status import PoolStatus, prometheus
+    if options.prometheus:
+        from dutyfree.pool.status import prometheus
 
-        print(prometheus([({"process": str(each.pid)}, PoolStatus(**each.status)) for each in found]), end="")
+        print(prometheus([({"process": str(each.pid)}, each.status) for each in found]), end="")
+    elif options.json:
+        print(_as_json(found))
     else:
         print("\n\n".join(described(each) for each in found) or "no pool is open on this machine")
     return ExitCode.DONE if found else ExitCode.FAILED
 
 
-def described(notice: PublishedStatus) -> str:
+def _as_json(found: Sequence[PublishedStatus]) -> str:
+    from dutyfree.codec import dumps
+    from dutyfree.pool.status_codec import POOL_STATUS
+
+    return dumps([{"pid": each.pid, **POOL_STATUS.encode(each.status)} for each in found], indent=2)
+
+
+def described(published: PublishedStatus) -> str:
     """One pool in a few lines."""
-    status = notice.status
-    held = status["idle"] + status["returned"] + status["leased"] + sum(status["operations"].values())
-    hits = "" if status["hit_rate"] is None else f", {100 * status['hit_rate']:.1f} % of them hits"
-    p50, p95 = status["readiness_p50_ms"], status["readiness_p95_ms"]
+    status = published.status
+    held = status.idle + status.returned + status.leased + sum(status.operations.values())
+    hits = "" if status.hit_rate is None else f", {100 * status.hit_rate:.1f} % of them hits"
+    p50, p95 = status.readiness_p50_ms, status.readiness_p95_ms
     ready = "" if p50 is None else f"ready within {p50:.2f} ms (p50), {p95:.2f} ms (p95); "
     lines = [
-        f"{plain(str(status['substrate']))}, process {notice.pid}, policy {plain(str(status['policy']))}",
-        f"  sandboxes  {held} of {status['limit']}: {status['leased']} leased, {status['idle']} idle"
-        f"{_listed(status['idle_by_rung'])}, {status['returned']} returned"
-        f"{_listed(status['operations'], ', in progress ')}",
-        f"  requests   {count(sum(status['acquires'].values()), 'lease')} given{_listed(status['acquires'])}{hits}; "
-        f"{status['waiting']} waiting",
-        f"  readiness  {ready}{duration(status['saved_s'])} saved",
-        f"  waste      {duration(sum(status['idle_sandbox_s'].values()))} of idle sandboxes",
+        f"{plain(status.substrate)}, process {published.pid}, policy {plain(status.policy)}",
+        f"  sandboxes  {held} of {status.limit}: {status.leased} leased, {status.idle} idle"
+        f"{_listed(status.idle_by_rung)}, {status.returned} returned"
+        f"{_listed(status.operations, ', in progress ')}",
+        f"  requests   {count(sum(status.acquires.values()), 'lease')} given{_listed(status.acquires)}{hits}; "
+        f"{status.waiting} waiting",
+        f"  readiness  {ready}{duration(status.saved_s)} saved",
+        f"  waste      {duration(sum(status.idle_sandbox_s.values()))} of idle sandboxes",
         f"  failures   {_endings(status)}",
     ]
     return "\n".join(lines)
@@ -67,11 +76,11 @@ def _listed(counts: Mapping[str, Any], before: str = " ") -> str:
     return f"{before}({shown})" if shown else ""
 
 
-def _endings(status: Mapping[str, Any]) -> str:
-    endings = {name: number for name, number in status["outcomes"]["kinds"].items() if name != "observation"}
-    told = [f"{number} {plain(str(name))}" for name, number in endings.items() if number]
-    told += [f"{number} times {plain(str(name))}" for name, number in status["failures"].items()]
-    told += [
+def _endings(status: PoolStatus) -> str:
+    endings = {name: number for name, number in status.outcomes["kinds"].items() if name != "observation"}
+    parts = [f"{number} {plain(str(name))}" for name, number in endings.items() if number]
+    parts += [f"{number} times {plain(str(name))}" for name, number in status.failures.items()]
+    parts += [
         f"{status[name]} {words}" for name, words in (("lost", "died"), ("expired", "leases expired")) if status[name]
     ]
-    return ", ".join(told) or "none"
+    return ", ".join(parts) or "none"

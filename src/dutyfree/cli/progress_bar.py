@@ -1,4 +1,4 @@
-"""The line on a terminal that shows how far something is, and what is told where there is no terminal."""
+"""The moving line on a terminal that shows progress; without a terminal, only permanent lines are printed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_COLUMNS = 80
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the line is drawn with."""
+    """The characters that the line is drawn with."""
 
     spinner: str
     full: str
@@ -38,7 +38,7 @@ ASCII = Signs("|/-\\", "#", ".")
 
 @dataclass(slots=True)
 class State:
-    """How far it is."""
+    """The progress to show."""
 
     title: str = ""
     activity: str = ""
@@ -46,20 +46,20 @@ class State:
     total_bytes: int | None = None
     elapsed_s: float = 0.0
     frame: int = 0
-    """How often the line was drawn."""
+    """Counts how often the line was drawn."""
 
     def begin(self, title: str, activity: str = "") -> None:
-        """Something else is done from now on."""
+        """Start a new step."""
         self.title, self.activity = title, activity
         self.done_bytes = self.total_bytes = None
 
     def count(self, done_bytes: int, total_bytes: int | None) -> None:
-        """So many bytes are done."""
+        """Set how many bytes are done, and of how many."""
         self.done_bytes, self.total_bytes = done_bytes, total_bytes
 
 
 def line(state: State, width: int, signs: Signs = FINE) -> str:
-    """The state in at most `width` columns. What matters least is left out first: the activity, the bar, the bytes."""
+    """The state in at most `width` columns. Left out first: the activity, then the bar, then the bytes."""
     left = f"{signs.spinner[state.frame % len(signs.spinner)]} {one_line(state.title)}".rstrip()
     right = duration(state.elapsed_s)
     counted = _counted(state)
@@ -96,10 +96,9 @@ def _text(state: State, room: int) -> str:
 
 
 class Display:
-    """Shows `state` on stderr while its `async with` block lasts; at its end the line is gone.
+    """Shows `state` on stderr while its `async with` block lasts, and then clears the line.
 
-    Only a terminal has the line: elsewhere, and where the terminal is too dumb to clear it, there is what `say` says.
-    `quiet` shows nothing at all.
+    Without a terminal, or with one that cannot clear a line, only `say` prints. `quiet` prints nothing at all.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -127,11 +126,11 @@ class Display:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it was made."""
+        """Seconds since this object was made."""
         return time.monotonic() - self._start_s
 
     def say(self, text: str) -> None:
-        """A line that stays, above the one that moves."""
+        """Print a permanent line above the moving one."""
         if not self.quiet:
             self._clear()
             _write(f"{text}\n")
@@ -146,7 +145,7 @@ class Display:
     def _draw(self) -> None:
         self.state.elapsed_s = self.elapsed_s
         self.state.frame += 1
-        # The last column stays free: some terminals go to the next line when it is written to.
+        # The last column stays free: some terminals wrap when it is written.
         _write(_CLEAR + line(self.state, _columns() - 1, self._signs))
         self._shown = True
 
@@ -163,7 +162,7 @@ def _columns() -> int:
 
 
 def _write(text: str) -> None:
-    # Nobody's work fails because nobody reads how far it is.
+    # A command must not fail because its progress cannot be shown.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

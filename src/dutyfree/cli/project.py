@@ -1,4 +1,4 @@
-"""`dutyfree project`: what latencies come to at the scale of a training run. A projection, and called so."""
+"""`dutyfree project`: latencies projected to the worker-hours and the cost of a training run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dutyfree.cli.formatting import plain, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.cli.quantities import DURATIONS, named, seconds, whole
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "project",
-        help="say what latencies come to in worker-hours and money",
-        description="Project the latency of a trajectory to a training run: worker-hours, time, money, and the money "
-        "of GPUs that wait, each with the uncertainty of the measurement. Latencies come from the results of a study, "
-        "or are given.",
+        help="project latencies to the worker-hours and the cost of a training run",
+        description="Project the latency of a trajectory to a training run: worker-hours, time, cost, and the cost of "
+        "GPUs that wait, each with the uncertainty of the measurement. Latencies come from the results of a study, or "
+        "from --latency.",
         epilog="example: dutyfree project results --trajectories 1e6 --steps 150 --workers 500 "
         "--price-per-worker-hour 0.05 --gpu-price-per-hour 2.5 --gpus-waiting 64",
     )
@@ -47,46 +48,26 @@ def register(commands: Any) -> None:
         "--latency",
         action="append",
         default=[],
-        type=latency,
-        metavar="NAME=SECONDS",
-        help="instead of results: a trajectory of --steps takes so long (may be repeated)",
+        type=named(seconds, "docker=42.5"),
+        metavar="NAME=TIME",
+        help=f"instead of results: the time of a trajectory of --steps: {DURATIONS} (may be repeated)",
     )
     parser.add_argument("--paper", action="store_true", help="instead of results: reproduce the paper's Tables 1 and 2")
     parser.add_argument(
-        "--workload", metavar="NAME", help="of the results (default: the one with the longest trajectory)"
+        "--workload",
+        metavar="NAME",
+        help="use this workload of the results (default: the one with the longest trajectory)",
     )
     parser.add_argument("--stage", default="cold", metavar="STAGE", help="cold, or warm at this stage (default: cold)")
     scale = parser.add_argument_group("training run")
     scale.add_argument("--trajectories", type=whole, default=1_000_000, metavar="N", help="default: 1e6")
     scale.add_argument("--steps", type=whole, default=150, metavar="N", help="actions of each (default: 150)")
-    scale.add_argument("--workers", type=whole, metavar="N", help="sandboxes at work at the same time")
+    scale.add_argument("--workers", type=whole, metavar="N", help="sandboxes that run at the same time")
     scale.add_argument("--price-per-worker-hour", type=float, metavar="MONEY", help="in any currency")
-    scale.add_argument("--gpu-price-per-hour", type=float, metavar="MONEY", help="in the same")
+    scale.add_argument("--gpu-price-per-hour", type=float, metavar="MONEY", help="in the same currency")
     scale.add_argument("--gpus-waiting", type=whole, metavar="N", help="GPUs that wait while rollouts run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(execute=execute)
-
-
-def whole(text: str) -> int:
-    """A whole number, from 1000000 or 1e6: the type of an option."""
-    try:
-        value = float(text)
-        if value != int(value):
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 150 or 1e6") from None
-    return int(value)
-
-
-def latency(text: str) -> tuple[str, float]:
-    """A name and seconds, from NAME=SECONDS: the type of an option."""
-    name, equals, seconds = text.rpartition("=")
-    try:
-        if not name or not equals:
-            raise ValueError
-        return name, float(seconds)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name and seconds, such as docker=42.5") from None
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -153,7 +134,7 @@ def _lines(projection: Projection) -> list[str]:
 def _arms_table(projection: Projection) -> list[str]:
     rows = [*projection.arms, *([projection.spread] if projection.spread is not None else [])]
     kept = [(head, field) for head, field in _COLUMNS if getattr(rows[0], field) is not None]
-    body = [(plain(row.arm), *(_told(getattr(row, field)) for _, field in kept)) for row in rows]
+    body = [(plain(row.arm), *(_estimate_words(getattr(row, field)) for _, field in kept)) for row in rows]
     return table([("", *(head for head, _ in kept)), *body], frozenset(range(1, len(kept) + 1)))
 
 
@@ -166,17 +147,17 @@ def _grid_table(projection: Projection) -> list[str]:
 
     rows = [("steps", "trajectories", "worker-hours")]
     for point in projection.grid:
-        told = ", ".join(
+        hours_by_arm = ", ".join(
             f"{plain(arm)} {number(hours.value)}{_BEYOND if is_beyond(hours) else ''}"
             for arm, hours in point.worker_hours.items()
         )
-        rows.append((str(point.steps), f"{point.trajectories:,}", told))
+        rows.append((str(point.steps), f"{point.trajectories:,}", hours_by_arm))
     note = f"{_BEYOND} beyond what was measured on this arm, by the line that was fitted"
     any_beyond = any(is_beyond(hours) for point in projection.grid for hours in point.worker_hours.values())
     return [*table(rows, frozenset({0, 1})), *([note] if any_beyond else [])]
 
 
-def _told(estimate: Estimate) -> str:
+def _estimate_words(estimate: Estimate) -> str:
     places = 3 if estimate.unit == "s" else 0 if abs(estimate.value) >= 100 else 1
     ends = ["?" if end is None else f"{end:,.{places}f}" for end in (estimate.low, estimate.high)]
     interval = "" if ends == ["?", "?"] else f" ({ends[0]} to {ends[1]})"

@@ -21,9 +21,9 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
-        help="show what a study measured",
+        help="write a page with the results of a study",
         description="Write a page with figures and tables of a study's results: one file that works offline, and the "
-        "figures beside it as SVG and PNG. The summary is printed, too.",
+        "figures beside it as SVG and PNG. A summary is printed, too.",
     )
     parser.add_argument("results", type=Path, metavar="DIR", help="the results of a study")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: DIR/report)")
@@ -35,7 +35,7 @@ def register(commands: Any) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Write the report and say where it is."""
+    """Write the report and print its path."""
     with measure_extra():
         from dutyfree.measure.report.terminal import summary
         from dutyfree.measure.report.write import write_report

@@ -1,19 +1,19 @@
-"""`dutyfree run`: one command in a fresh sandbox, as if it ran here."""
+"""`dutyfree run`: one command in a fresh sandbox."""
 
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
 from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
 from dutyfree.cli.outcome import ExitCode, exit_code_of
+from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Observation
 from dutyfree.model.action import MAX_TIMEOUT_S
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dutyfree.client import Box, Stream
 
 NO_LIMIT_BYTES = (1 << 63) - 1
-"""Streamed output is passed on and not kept, so that nothing needs a limit."""
+"""Streamed output is passed on and not kept, so it needs no limit."""
 READ_BYTES = 64 * 1024
 
 
@@ -34,15 +34,15 @@ def register(commands: Any) -> None:
         "run",
         help="run a command in a fresh sandbox",
         usage="dutyfree run [options] -- COMMAND [ARGUMENT ...]",
-        description="Run a command in a fresh sandbox. Input that is piped in reaches it, its output comes out as it "
-        "is written, and its exit code is passed on: 128 + N for signal N, 124 for a timeout.",
+        description="Run a command in a fresh sandbox. It reads what is piped in, its output is printed as it is "
+        "written, and its exit code is passed on: 128 + N for signal N, 124 for a timeout.",
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=MAX_TIMEOUT_S,
-        metavar="S",
-        help=("kill the command's whole process tree after S seconds (default: never)"),
+        metavar="TIME",
+        help=f"kill the command's whole process tree after this time: {DURATIONS} (default: 7d, the longest)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with the observation instead")
     add_sandbox_options(parser)
@@ -88,12 +88,12 @@ async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
 
 
 def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
-    """Say which limit was met: to the command itself it may have looked like anything."""
+    """Name the limit that was reached: the command's own message may not show it."""
     met = {
-        f"its time was up after {options.timeout:g} s (--timeout)": seen.timed_out,
+        f"the timeout of {options.timeout:g} s was reached (--timeout)": seen.timed_out,
         "the memory limit was reached (--memory)": seen.oom_killed,
         "the process limit was reached (--pids)": seen.pids_limited,
-        "its disk is full (--disk)": seen.disk_full,
+        "the disk limit was reached (--disk)": seen.disk_full,
     }
     for what, happened in met.items():
         if happened:
@@ -101,41 +101,26 @@ def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
 
 
 async def _print_json(box: Box, stream: Stream) -> int:
+    from dutyfree.codec import OBSERVATION, UNENFORCED, dumps
+
     output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     async for chunk in stream:
         output[chunk.stream].append(chunk.data)
     seen = await stream.wait()
-    print(json.dumps(_as_json(box, seen, {name: b"".join(pieces) for name, pieces in output.items()})))
+    whole = replace(seen, stdout=b"".join(output["stdout"]), stderr=b"".join(output["stderr"]))
+    unenforced = [UNENFORCED.write(each) for each in box.unenforced]
+    print(dumps({**OBSERVATION.encode(whole), "unenforced": unenforced}))
     return exit_code_of(seen)
 
 
-def _as_json(box: Box, seen: Observation, output: dict[str, bytes]) -> dict[str, object]:
-    """The observation; output that is not UTF-8 is there a second time, in base64, without loss."""
-    told: dict[str, object] = {"exit_code": seen.exit_code, "signal": seen.signal}
-    for name, data in output.items():
-        told[name] = data.decode("utf-8", "replace")
-        if told[name] != data.decode("utf-8", "surrogateescape"):
-            told[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
-    for name in ("timed_out", "truncated", "oom_killed", "pids_limited", "disk_full", "stdout_bytes", "stderr_bytes"):
-        told[name] = getattr(seen, name)
-    told |= {
-        "execute_ms": round(seen.execute_ms, 3),
-        "cpu_ms": round(seen.cpu_ms, 3),
-        "peak_memory_bytes": seen.peak_memory_bytes,
-        "spans": [{"phase": str(span.phase), "duration_ms": round(span.duration_ms, 3)} for span in seen.spans],
-        "unenforced": [{"what": each.what, "reason": each.reason} for each in box.unenforced],
-    }
-    return told
-
-
 async def _feed_input(stream: Stream) -> None:
-    """Give the command what is piped in; a terminal's keys are not for it (that is what `dutyfree shell` is for)."""
+    """Give the command what is piped in. It does not read from a terminal: `dutyfree shell` does."""
     import asyncio
 
     if sys.stdin is None or sys.stdin.isatty():
         await stream.end_input()
         return
-    # A daemon thread: a read that nobody answers must not keep the process from ending, and files cannot be polled.
+    # A daemon thread: a read that blocks must not keep the process from ending, and files cannot be polled.
     feeder = threading.Thread(target=_copy_input, args=(stream, asyncio.get_running_loop()), daemon=True)
     feeder.start()
 
@@ -148,12 +133,12 @@ def _copy_input(stream: Stream, loop: asyncio.AbstractEventLoop) -> None:
             asyncio.run_coroutine_threadsafe(stream.write(data), loop).result()
         asyncio.run_coroutine_threadsafe(stream.end_input(), loop).result()
     except (DutyfreeError, OSError, RuntimeError, asyncio.CancelledError):
-        # The command has ended, or input cannot be read: what the command then does is what the user sees.
+        # The command has ended, or its input cannot be read: the command's own output and exit code show it.
         return
 
 
 class Signals:
-    """While its block lasts, Ctrl-C and TERM go to the command: the first as it is, the second kills.
+    """While its block lasts, Ctrl-C and TERM go to the command: the first is passed on, the second kills.
 
     Plain handlers and not the event loop's: they must also work while a write to a stalled pipe blocks the loop.
     """
@@ -169,7 +154,7 @@ class Signals:
 
     def __enter__(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell sets it for what it runs in the background
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell sets this for background jobs
                 self._before[number] = signal.signal(number, self._forward)
 
     def __exit__(self, *_: object) -> None:

@@ -58,7 +58,7 @@ async def _in_a_sandbox(options: argparse.Namespace) -> int:
 
 
 async def _join(terminal: Terminal) -> None:
-    """Carry keys in, output out and window sizes over, until the command has ended."""
+    """Pass on keys, output and window sizes until the command has ended."""
     import asyncio
     import signal
 
@@ -103,7 +103,7 @@ def raw_terminal() -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(0)
-    # Not the default, which would throw away what was typed while the sandbox was being made.
+    # Not the default, which would discard keys that were typed while the sandbox was created.
     tty.setraw(0, termios.TCSADRAIN)
     try:
         yield

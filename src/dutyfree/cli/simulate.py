@@ -1,4 +1,4 @@
-"""`dutyfree simulate`: what a pool or a fleet would do under a load, in minutes instead of days."""
+"""`dutyfree simulate`: a pool or a fleet under a load, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.formatting import duration, plain, table
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.cli.quantities import positive
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ def register(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "simulate",
-        help="say what a pool or a fleet would do under a load",
+        help="simulate a pool or a fleet under a load",
         description="Simulate a scenario: nodes with pools, the load of a training run, and latencies that were "
         "measured. Planner and router are those of real pools. Without a scenario, synchronous steps of 64 prompts x 8 "
-        "on one node. The policies meet the same load: `locality`, and as controls `no-locality` and `cold`.",
+        "on one node. Each policy gets the same load: `locality`, and as controls `no-locality` and `cold`.",
         epilog="example: dutyfree simulate examples/simulate/million.toml --policy locality",
     )
     parser.add_argument("scenario", nargs="?", type=Path, metavar="SCENARIO.toml", help="the scenario, as a file")
@@ -42,9 +43,9 @@ def register(commands: Any) -> None:
         choices=POLICIES,
         help="only this one (may be repeated; default: all three, side by side)",
     )
-    parser.add_argument("--nodes", type=_positive, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="instead of the scenario's")
     parser.add_argument(
-        "--trajectories", type=_positive, metavar="N", help="instead of the scenario's; of steps, whole ones"
+        "--trajectories", type=positive, metavar="N", help="instead of the scenario's; rounded to whole steps"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="instead of the scenario's")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -52,19 +53,8 @@ def register(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
-def _positive(words: str) -> int:
-    """A whole number above zero, from 1000 or 1e3: the type of an option."""
-    try:
-        value = float(words)
-        if value != int(value) or value < 1:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{words!r} is not a number such as 1000 or 1e6") from None
-    return int(value)
-
-
 def execute(options: argparse.Namespace) -> int:
-    """Simulate, and print what came of it."""
+    """Simulate, and print the results."""
     import asyncio
 
     return asyncio.run(_simulate(options))
@@ -86,11 +76,11 @@ async def _simulate(options: argparse.Namespace) -> int:
             try:
                 outcomes.append(await asyncio.to_thread(_run, scenario, policy, watch))
             finally:
-                watch.stop.set()  # nobody waits for it any longer: the thread ends at its next report
+                watch.stop.set()  # a thread that is still running ends at its next report
             took_s.append(time.monotonic() - start_s)
     if options.json:
-        told = [outcome.to_json() | {"took_s": round(took, 3)} for outcome, took in zip(outcomes, took_s, strict=True)]
-        print(json.dumps({"scenario": scenario.name, "seed": scenario.seed, "outcomes": told}, indent=2))
+        rows = [outcome.to_json() | {"took_s": round(took, 3)} for outcome, took in zip(outcomes, took_s, strict=True)]
+        print(json.dumps({"scenario": scenario.name, "seed": scenario.seed, "outcomes": rows}, indent=2))
     else:
         print("\n".join(_lines(scenario, outcomes, took_s)))
     return ExitCode.DONE
@@ -104,7 +94,7 @@ def _run(scenario: Scenario, policy: str, watch: _Watch) -> Outcome:
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:
-    """The scenario that the options ask for. Raises InvalidRequest."""
+    """The scenario, changed as the options say. Raises InvalidRequest."""
     from dutyfree.simulate import default_scenario, load_scenario
     from dutyfree.simulate.load import Steps
 
@@ -128,11 +118,11 @@ def _scenario(options: argparse.Namespace) -> Scenario:
 
 
 class _Stopped(Exception):
-    """Nobody waits for the simulation any more."""
+    """The command was interrupted: the simulation ends without a result."""
 
 
 class _Watch:
-    """Shows how far a simulation is, and ends it when it is to stop."""
+    """Shows the progress of a simulation, and ends it once `stop` is set."""
 
     def __init__(self, display: Display, policy: str, trajectories: int) -> None:
         from dutyfree.cli.progress_bar import ASCII, FINE
@@ -146,16 +136,16 @@ class _Watch:
         self(0)
 
     def __call__(self, done: int) -> None:
-        """So many trajectories have ended."""
+        """Show that `done` trajectories have ended."""
         if self.stop.is_set():
             raise _Stopped
         full = _BAR_COLUMNS * done // self._trajectories
         bar = self._signs.full * full + self._signs.empty * (_BAR_COLUMNS - full)
-        told = f"{self._policy}: {done:,} of {self._trajectories:,} trajectories"
-        self._display.state.begin(f"{bar} {told}")
+        progress = f"{self._policy}: {done:,} of {self._trajectories:,} trajectories"
+        self._display.state.begin(f"{bar} {progress}")
         if not self._display.is_live and time.monotonic() - self._said_s >= _SAID_EVERY_S:
             self._said_s = time.monotonic()
-            self._display.say(told)
+            self._display.say(progress)
 
 
 def _lines(scenario: Scenario, outcomes: Sequence[Outcome], took_s: Sequence[float]) -> list[str]:
@@ -179,8 +169,8 @@ def _lines(scenario: Scenario, outcomes: Sequence[Outcome], took_s: Sequence[flo
     for outcome in outcomes:
         for what, causes in (("trajectories without a result", outcome.failures), ("works that failed", outcome.lost)):
             if causes:
-                told = ", ".join(f"{cause} {number:,}" for cause, number in sorted(causes.items()))
-                lines.append(f"{outcome.policy}: {what}: {told}")
+                counts = ", ".join(f"{cause} {number:,}" for cause, number in sorted(causes.items()))
+                lines.append(f"{outcome.policy}: {what}: {counts}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""`dutyfree top`: the pools of this machine, live."""
+"""`dutyfree top`: the pools of this machine, updated every second."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.pool import described
+from dutyfree.cli.quantities import DURATIONS, seconds
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
@@ -15,13 +16,19 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("top", help="watch the pools of warm sandboxes on this machine")
-    parser.add_argument("--every", type=_positive, default=1.0, metavar="SECONDS", help="how often (default: 1)")
-    parser.add_argument("--count", type=int, default=0, metavar="N", help="show so many times, then end (default: on)")
+    parser.add_argument(
+        "--every",
+        type=_interval_s,
+        default=1.0,
+        metavar="TIME",
+        help=f"pause between updates: {DURATIONS} (default: 1)",
+    )
+    parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N updates (default: never)")
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Show them again and again, until Ctrl-C or as often as was asked for."""
+    """Print the pools until Ctrl-C, or `--count` times."""
     from dutyfree.pool.status_file import read_all
 
     shown = 0
@@ -34,8 +41,8 @@ def execute(options: argparse.Namespace) -> int:
         time.sleep(options.every)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError("between 0.05 and 3600 seconds")
-    return value
+def _interval_s(text: str) -> float:
+    value_s = seconds(text)
+    if not 0.05 <= value_s <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 50ms and 1h")
+    return value_s

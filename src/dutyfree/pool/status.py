@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from dutyfree.pool.core import PoolCore
@@ -50,10 +50,6 @@ class PoolStatus:
     """Sandboxes that plans have ended, by reason."""
     lost: int
     expired: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
     def prometheus(self) -> str:
         """The same as Prometheus reads it."""

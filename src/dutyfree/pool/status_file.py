@@ -6,12 +6,14 @@ A pool lives inside a process of its user. Beside its claim it keeps the file an
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from dutyfree.codec import dumps, loads
+from dutyfree.errors import InvalidRequest
 from dutyfree.pool.status import PoolStatus
+from dutyfree.pool.status_codec import POOL_STATUS
 from dutyfree.substrates import claims
 
 KIND: Final = "pools"
@@ -32,7 +34,7 @@ class StatusFile:
     def write(self, status: PoolStatus) -> None:
         """Replace the file. Raises OSError."""
         draft = self._claim.directory / f".{_FILE}"
-        draft.write_text(json.dumps(status.as_dict()), encoding="utf-8")
+        draft.write_text(dumps(POOL_STATUS.encode(status)), encoding="utf-8")
         draft.rename(self._claim.directory / _FILE)
 
     def close(self) -> None:
@@ -45,7 +47,7 @@ class PublishedStatus:
     """What a living pool has written."""
 
     pid: int
-    status: dict[str, Any]
+    status: PoolStatus
 
 
 def read_all() -> list[PublishedStatus]:
@@ -64,32 +66,9 @@ def read_all() -> list[PublishedStatus]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> PoolStatus | None:
     try:
         with path.open("rb") as file:
-            status = json.loads(file.read(MAX_BYTES), parse_constant=_refuse)
-    except (OSError, ValueError, RecursionError):
+            return POOL_STATUS.decode(loads(file.read(MAX_BYTES + 1), limit_bytes=MAX_BYTES))
+    except (OSError, InvalidRequest):
         return None
-    if not isinstance(status, dict) or status.keys() != PoolStatus.__annotations__.keys():
-        return None
-    sound = all(_is_a(status[name], kind) for name, kind in PoolStatus.__annotations__.items())
-    return status if sound and _is_a(status["outcomes"].get("kinds"), "Mapping[str, int]") else None
-
-
-def _is_a(value: Any, kind: str) -> bool:
-    """Whether a value of JSON is of the kind that the status' own annotation names."""
-    match kind:
-        case "str":
-            return isinstance(value, str)
-        case "int" | "float":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "float | None":
-            return value is None or _is_a(value, "float")
-        case "Mapping[str, int]" | "Mapping[str, float]":
-            return isinstance(value, dict) and all(_is_a(each, "float") for each in value.values())
-        case _:
-            return isinstance(value, dict)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")

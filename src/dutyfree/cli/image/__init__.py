@@ -1,4 +1,4 @@
-"""`dutyfree image`: what sandboxes start from, made, fetched, looked at and cleared away."""
+"""`dutyfree image`: build, import, list, export and remove images."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def register(commands: Any) -> None:
     """Add this group of commands to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "image",
-        help="build, import, list, remove and export what sandboxes start from",
-        description="Images: what sandboxes start from, kept in a store of this user's own.",
+        help="build, import, list, export and remove images",
+        description="Manage images, from which sandboxes start. They are kept in this user's own store.",
         epilog="example: dutyfree image build app.toml && dutyfree run --image app -- make",
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -22,20 +22,20 @@ def register(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "build",
         help="build a recipe",
-        description="Build a recipe's stages, each of which is built once, and give the image a name. "
-        "The exit code is 1 when a line of the recipe fails; the end of its log is shown, and nothing is left of it.",
+        description="Build a recipe's stages, except those that were built before, and give the image a name. The exit "
+        "code is 1 if a line of the recipe fails; the end of its log is printed, and nothing of the stage is kept.",
         epilog="example: dutyfree image build attrs.toml --name attrs",
     )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
     parser.add_argument("--name", help="name of the image (default: the recipe's own, or that of its file)")
-    parser.add_argument("--rebuild", action="store_true", help="build all stages anew")
+    parser.add_argument("--rebuild", action="store_true", help="build all stages again")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the stages print")
     add_common_options(parser, moves=True)
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Build it, name it, and print its name and digest."""
+    """Build the image, name it, and print its name and digest."""
     from dutyfree.cli.interrupts import run_to_end
 
     return run_to_end(_build(options))
@@ -69,7 +69,7 @@ async def _built(recipe: Recipe, name: str, options: argparse.Namespace) -> Buil
     from dutyfree.substrates.guarded import GuardedSubstrate
 
     substrate = GuardedSubstrate(registry.load("cell", store=options.store))
-    # The host closes the substrate, however this ends; and the line goes before anything else is said.
+    # The host closes the substrate in every case; the display ends first, so that errors come after its line.
     async with local(substrate) as host, Display(quiet=options.quiet) as display:
         progress = BuildProgress(display, verbose=options.verbose)
         try:

@@ -25,14 +25,14 @@ def register(commands: Any) -> None:
         epilog="example: dutyfree image export app app.tar && docker load --input app.tar",
     )
     parser.add_argument("image", metavar="IMAGE", help="a name, or 6 or more digits of a digest")
-    parser.add_argument("target", type=Path, metavar="TARGET", help="a path that is not there yet")
-    parser.add_argument("--overwrite", action="store_true", help="replace an image that is there")
+    parser.add_argument("target", type=Path, metavar="TARGET", help="a path that does not exist yet")
+    parser.add_argument("--overwrite", action="store_true", help="replace an image at TARGET")
     add_common_options(parser, moves=True)
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Export it, and print where to and what it is called there."""
+    """Export the image, and print the path and the name in it."""
     from dutyfree.cli.interrupts import run_to_end
 
     return run_to_end(_export(options))
@@ -47,7 +47,7 @@ async def _export(options: argparse.Namespace) -> int:
     named = await in_thread(store.find, options.image)
     size_bytes = sum([(await in_thread(store.layer, layer)).size_bytes for layer in named.image.layers])
     async with Display(quiet=options.quiet) as display:
-        # Without a total: an archive is never as long as its files take on a disk.
+        # Without a total: the size of an archive differs from the disk space of its files.
         display.state.begin("export", f"{options.image}, which takes {size(size_bytes)} here")
         exported = await counted(
             lambda on_bytes: export_image(
@@ -57,8 +57,8 @@ async def _export(options: argparse.Namespace) -> int:
         )
         display.say(f"exported in {duration(display.elapsed_s)}")
     if options.json:
-        told = {"path": str(exported.path), "name": exported.name, "digest": exported.digest}
-        print(json.dumps({**told, "layers": list(exported.layers), "seconds": round(display.elapsed_s, 3)}))
+        facts = {"path": str(exported.path), "name": exported.name, "digest": exported.digest}
+        print(json.dumps({**facts, "layers": list(exported.layers), "seconds": round(display.elapsed_s, 3)}))
     else:
         print(f"{exported.path} {exported.name} {exported.digest}")
     return ExitCode.DONE

@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, plain, seconds_of, size
+from dutyfree.cli.formatting import count, plain, size
 from dutyfree.cli.image.options import add_common_options, opened_store
-from dutyfree.cli.options import size_or_none
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.cli.quantities import DURATIONS, SIZES, or_none, seconds, size_bytes
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def register(commands: Any) -> None:
     """Add these commands to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "remove",
-        help="forget names of images",
-        description="Forget names. What only they needed goes with the next `dutyfree image prune`. "
-        "If one of them is unknown, none is forgotten.",
+        help="remove names of images",
+        description="Remove names. The next `dutyfree image prune` removes layers that only they needed. "
+        "If one of the names is unknown, none is removed.",
         epilog="example: dutyfree image remove attrs",
     )
     parser.add_argument("names", nargs="+", metavar="NAME")
@@ -31,39 +31,42 @@ def register(commands: Any) -> None:
     parser.set_defaults(execute=execute_remove)
     parser = commands.add_parser(
         "prune",
-        help="remove what no image needs",
-        description="Remove the layers that nothing reaches. Images that have a name, and what is in use, always stay; "
-        "cached stages stay unless they are told to go.",
+        help="remove layers that no image needs",
+        description="Remove the layers that no image, cached stage or sandbox uses. Cached stages stay, except with "
+        "--older-than or --keep.",
         epilog="example: dutyfree image prune --older-than 7d --keep 10g --dry-run",
     )
     parser.add_argument(
-        "--older-than", type=seconds_of, metavar="TIME", help="forget stages that were not used for 12h, 7d, 2w, ..."
+        "--older-than",
+        type=seconds,
+        metavar="TIME",
+        help=f"also remove cached stages that were not used for this time: {DURATIONS}",
     )
     parser.add_argument(
         "--keep",
-        type=size_or_none,
+        type=or_none(size_bytes),
         metavar="SIZE",
-        help="forget stages, the least recently used first, until this much is left",
+        help=f"also remove cached stages, least recently used first, until this much is left: {SIZES}",
     )
-    parser.add_argument("--dry-run", action="store_true", help="remove nothing, say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="remove nothing, print what would be removed")
     add_common_options(parser)
     parser.set_defaults(execute=execute_prune)
     parser = commands.add_parser(
         "check",
-        help="look for damage in the store",
-        description="Look for what should not be. The exit code is 1 if there is any.",
+        help="check the store for damage",
+        description="Check the store. The exit code is 1 if there is damage.",
         epilog="example: dutyfree image check --deep",
     )
-    parser.add_argument("--deep", action="store_true", help="read all files, and compute digests again")
+    parser.add_argument("--deep", action="store_true", help="read all files and verify their digests")
     add_common_options(parser)
     parser.set_defaults(execute=execute_check)
 
 
 def execute_remove(options: argparse.Namespace) -> int:
-    """Forget the names, and say what can go with them."""
+    """Remove the names, and print how much a prune would free."""
     store = opened_store(options)
     names = list(dict.fromkeys(options.names))
-    if len(names) > 1:  # a single one is found out by removing it, also where it is damaged
+    if len(names) > 1:  # `untag` checks a single name itself, and also removes a damaged one
         for name in names:
             _check_known(store, name)
     for name in names:
@@ -81,10 +84,10 @@ def execute_remove(options: argparse.Namespace) -> int:
 
 
 def execute_prune(options: argparse.Namespace) -> int:
-    """Remove what can go, and say what that was."""
+    """Remove what nothing uses, and print how much that was."""
     store = opened_store(options)
     pruned = store.prune(older_than_s=options.older_than, keep_bytes=options.keep, dry_run=options.dry_run)
-    print(json.dumps(asdict(pruned)) if options.json else _told(pruned))
+    print(json.dumps(asdict(pruned)) if options.json else _pruned_words(pruned))
     return ExitCode.DONE
 
 
@@ -101,11 +104,15 @@ def execute_check(options: argparse.Namespace) -> int:
 def _check_known(store: Store, name: str) -> None:
     found = store.find(name)
     if found.name != name:
-        hint = f"names are removed: {found.name}" if found.name else "it is a cached stage, which goes with a prune"
+        hint = (
+            f"give its name: {found.name}"
+            if found.name
+            else "it is a cached stage: `dutyfree image prune --keep 0` removes it"
+        )
         raise InvalidRequest(f"{name!r} is not a name", hint=hint)
 
 
-def _told(pruned: Pruned) -> str:
+def _pruned_words(pruned: Pruned) -> str:
     removed, freed = ("would remove", "would be freed") if pruned.dry_run else ("removed", "freed")
     what = f"{count(len(pruned.stages), 'cached stage')} and {count(len(pruned.layers), 'layer')}"
     kept = "would be kept" if pruned.dry_run else "kept"

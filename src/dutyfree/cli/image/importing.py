@@ -21,19 +21,19 @@ def register(commands: Any) -> None:
         "import",
         help="import an image, a tar or a directory",
         description="Import an image from a registry (docker://HOST/NAME:TAG), a local Docker engine "
-        "(docker-daemon:NAME:TAG), a file or a directory. What a plain path holds is found out; dir:, tar:, oci:, "
-        "oci-archive: and docker-archive: before it say what it is.",
+        "(docker-daemon:NAME:TAG), a file or a directory. The kind of a plain path is detected; dir:, tar:, oci:, "
+        "oci-archive: and docker-archive: before it set the kind.",
         epilog="example: dutyfree image import docker://debian:bookworm --name debian",
     )
-    parser.add_argument("source", metavar="SOURCE", help="where it comes from")
+    parser.add_argument("source", metavar="SOURCE", help="the image to import")
     parser.add_argument("--name", help="name of the image (default: the source's own)")
-    parser.add_argument("--insecure", action="store_true", help="let the registry be without a certificate")
+    parser.add_argument("--insecure", action="store_true", help="accept a registry without a certificate")
     add_common_options(parser, moves=True)
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Import it, name it, and print its name and digest."""
+    """Import the image, name it, and print its name and digest."""
     from dutyfree.cli.interrupts import run_to_end
 
     return run_to_end(_import(options))
@@ -64,8 +64,8 @@ async def _import(options: argparse.Namespace) -> int:
         await in_thread(store.tag, name, image, source=options.source)
         display.say(f"imported in {duration(display.elapsed_s)}")
     if options.json:
-        told = {"name": name, "digest": image.digest, "layers": list(image.layers)}
-        print(json.dumps({**told, "seconds": round(display.elapsed_s, 3)}))
+        facts = {"name": name, "digest": image.digest, "layers": list(image.layers)}
+        print(json.dumps({**facts, "seconds": round(display.elapsed_s, 3)}))
     else:
         print(f"{name} {image.digest}")
     return ExitCode.DONE

@@ -20,15 +20,15 @@ def register(commands: Any) -> None:
     """Add these commands to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "list",
-        help="list the images and what they take",
-        description="List the images. OWN is what no other image shares; the last line is what all of the store takes.",
+        help="list the images and their sizes",
+        description="List the images. OWN is the size that no other image shares; the last line is the store's size.",
         epilog="example: dutyfree image list",
     )
     add_common_options(parser)
     parser.set_defaults(execute=execute_list)
     parser = commands.add_parser(
         "show",
-        help="show what an image is made of",
+        help="show the layers and settings of an image",
         description="Show an image: its layers, bottom first, its environment and its working directory.",
         epilog="example: dutyfree image show attrs",
     )
@@ -42,7 +42,7 @@ def execute_list(options: argparse.Namespace) -> int:
     store = opened_store(options)
     images, usage = store.images(), store.usage()
     sizes = {each.name: each for each in usage.images}
-    # One that came or went between the two questions is left out.
+    # An image that was added or removed between the two calls is left out.
     known = [(named, sizes[named.name]) for named in images if named.name in sizes]
     if options.json:
         print(json.dumps({"images": [_as_json(*each) for each in known], "usage": _usage_json(usage)}, indent=2))
@@ -61,8 +61,8 @@ def execute_show(options: argparse.Namespace) -> int:
     named = store.find(options.image)
     layers = [store.layer(layer) for layer in named.image.layers]
     if options.json:
-        told = _description(named) | {"env": dict(named.image.env), "cwd": named.image.cwd}
-        print(json.dumps(told | {"layers": [asdict(layer) for layer in layers]}, indent=2))
+        facts = _description(named) | {"env": dict(named.image.env), "cwd": named.image.cwd}
+        print(json.dumps(facts | {"layers": [asdict(layer) for layer in layers]}, indent=2))
     else:
         print("\n".join(_lines(named, layers)))
     return ExitCode.DONE
@@ -85,7 +85,7 @@ def _base(named: NamedImage) -> str:
 
 
 def _totals(usage: Usage, stages: int) -> str:
-    """Parts that add up to the whole."""
+    """The size of the store, and the parts that add up to it."""
     shared = f" (shared: {size(usage.shared_bytes)})" if usage.shared_bytes else ""
     parts = [
         f"images {size(usage.named_bytes)}{shared}",
@@ -141,6 +141,6 @@ def _as_json(named: NamedImage, usage: ImageUsage) -> dict[str, object]:
 
 
 def _usage_json(usage: Usage) -> dict[str, object]:
-    told = asdict(usage) | {"total_bytes": usage.total_bytes}
-    del told["images"]
-    return told
+    sizes = asdict(usage) | {"total_bytes": usage.total_bytes}
+    del sizes["images"]
+    return sizes

@@ -1,4 +1,4 @@
-"""What the commands about images have in common."""
+"""Options that all commands about images have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_common_options(parser: argparse.ArgumentParser, *, moves: bool = False) -> None:
-    """Declare them; `moves` is for commands that show how far they are."""
+    """Declare the options; `moves` is for commands that show progress."""
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="the directory that holds the images (default: this user's own)"
     )

@@ -1,4 +1,4 @@
-"""What an image can be imported from, and how each is told apart."""
+"""The sources that an image can be imported from, and how they are recognised."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dutyfree.model import Image
 _ELSEWHERE: Final = ("docker://", "docker-daemon:")
 _ARCHIVED: Final = ("docker-archive:", "oci-archive:")
 _FETCHED_AS_BASES: Final = tuple(f"oci:{transport}" for transport in (*_ELSEWHERE, *_ARCHIVED))
-"""Recipes write them so."""
+"""The form that recipes use."""
 _PIECE_BYTES: Final = 1024 * 1024
 _FORMS: Final = "give a path, docker://HOST/NAME:TAG, docker-daemon:NAME:TAG, or dir:, tar: or oci: and a path"
 _ARCHIVES: Final = {b"oci-layout": "oci-archive:", b"manifest.json": "docker-archive:"}
-"""The files that only one kind of archive has; where there are both, either kind will do."""
+"""The files that only one kind of archive has; an archive with both can be read as either kind."""
 _IN_AN_ARCHIVE: Final = re.compile(
     rb"blobs(/.*)?|index\.json|oci-layout|manifest\.json|repositories|[0-9a-f]{64}(\.json|\.tar|/.*)?", re.DOTALL
 )
@@ -38,20 +38,20 @@ _TAR_SUFFIXES: Final = re.compile(r"(\.oci|\.docker)?(\.tar(\.[a-z0-9]+)?|\.t[gb
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that can be imported."""
+    """An image to import."""
 
     name: str
-    """For the image, unless it is given another one; some sources' names cannot name an image."""
+    """The default name of the image; not every source has a name that is valid for an image."""
     take: Callable[[Store, OnBytes], Image]
     """Put it into the store. Raises as the functions of `images.oci.importing` do."""
     total_bytes: int | None = None
-    """What `take` will have told of, where that is known."""
+    """How many bytes `take` will report, if known."""
 
 
 def find(text: str, *, insecure: bool = False, on_bytes: OnBytes | None = None) -> Source:
-    """The source that `text` stands for. To tell archives apart they may have to be read, of which `on_bytes` is told.
+    """The source that `text` names. An archive may be read to recognise its kind; `on_bytes` gets the progress.
 
-    Raises InvalidRequest for one that is not there, ArchiveRefused for a broken one.
+    Raises InvalidRequest if it does not exist, ArchiveRefused if it is broken.
     """
     text = text.removeprefix("oci:") if text.startswith(_FETCHED_AS_BASES) else text
     if text.startswith(_ELSEWHERE):
@@ -60,7 +60,7 @@ def find(text: str, *, insecure: bool = False, on_bytes: OnBytes | None = None) 
     match kind:
         case "dir:":
             return Source(
-                _file_name(Path(rest)), lambda store, told: import_directory(store, Path(rest), on_bytes=told)
+                _file_name(Path(rest)), lambda store, on_bytes: import_directory(store, Path(rest), on_bytes=on_bytes)
             )
         case "tar:":
             return _tar(Path(rest))
@@ -70,7 +70,7 @@ def find(text: str, *, insecure: bool = False, on_bytes: OnBytes | None = None) 
 
 
 def _split(text: str, on_bytes: OnBytes | None) -> tuple[str, str]:
-    """What `text` says that it is, with a colon, and its path; of a plain path that is found out."""
+    """The kind, with its colon, and the path. The kind of a plain path is detected."""
     for kind in ("dir:", "tar:", "oci:", *_ARCHIVED):
         if text.startswith(kind):
             return kind, text.removeprefix(kind)
@@ -90,7 +90,7 @@ def _detected(text: str, on_bytes: OnBytes | None) -> str:
 
 
 def _kind_of_archive(path: Path, on_bytes: OnBytes | None) -> str:
-    """`tar:` for a root file system; otherwise how skopeo calls the archive of images."""
+    """`tar:` for a root file system; otherwise skopeo's name for the kind of archive."""
     try:
         with open_regular(path) as file:
             for entry in TarReader(decompressed(file, DEFAULT_LIMITS.bytes), DEFAULT_LIMITS, on_bytes):
@@ -111,7 +111,7 @@ def _tar(path: Path) -> Source:
         size_bytes = path.stat().st_size
     except OSError as error:
         raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
-    return Source(_file_name(path), lambda store, told: import_tar(store, path, on_bytes=told), size_bytes)
+    return Source(_file_name(path), lambda store, on_bytes: import_tar(store, path, on_bytes=on_bytes), size_bytes)
 
 
 def _layout(address: str) -> Source:
@@ -119,7 +119,7 @@ def _layout(address: str) -> Source:
     found = Layout(path).image(reference)
     return Source(
         _file_name(path),
-        lambda store, told: import_layout(store, path, found.digest, on_bytes=told),
+        lambda store, on_bytes: import_layout(store, path, found.digest, on_bytes=on_bytes),
         found.size_bytes,
     )
 
@@ -129,7 +129,7 @@ def _addressed(address: str) -> tuple[Path, str | None]:
     parts = address.split(":")
     for count in range(len(parts), 0, -1):
         path = Path(":".join(parts[:count]))
-        with contextlib.suppress(OSError):  # who opens it will see why
+        with contextlib.suppress(OSError):  # opening it raises the error that the user sees
             path.stat()
             return path, ":".join(parts[count:]) or None
     return Path(address), None
@@ -137,25 +137,25 @@ def _addressed(address: str) -> tuple[Path, str | None]:
 
 def _fetched(address: str, insecure: bool) -> Source:
     name = address.partition(":")[2].removeprefix("//").partition("@")[0]
-    return Source(name, lambda store, told: import_source(store, address, insecure=insecure, on_bytes=told))
+    return Source(name, lambda store, on_bytes: import_source(store, address, insecure=insecure, on_bytes=on_bytes))
 
 
 def _archived(transport: str, address: str) -> Source:
     path, reference = _addressed(address)
 
-    def take(store: Store, told: OnBytes) -> Image:
+    def take(store: Store, on_bytes: OnBytes) -> Image:
         with store.staging() as directory:
-            plain = _plain(path, directory / "archive.tar", told)
+            plain = _plain(path, directory / "archive.tar", on_bytes)
             named = f"{plain}:{reference}" if reference else str(plain)
-            return import_source(store, f"{transport}{named}", on_bytes=told)
+            return import_source(store, f"{transport}{named}", on_bytes=on_bytes)
 
     return Source(_file_name(path), take)
 
 
-def _plain(path: Path, other: Path, told: OnBytes) -> Path:
-    """The archive, or `other` in its place: one that is not compressed, by a path without colons.
+def _plain(path: Path, other: Path, on_bytes: OnBytes) -> Path:
+    """The archive itself, or `other`: not compressed, at a path without colons.
 
-    Not all that read images from archives can decompress them, and what follows a colon is not a path to skopeo.
+    Not every reader of archives can decompress them, and skopeo takes what follows a colon for an image's name.
     """
     try:
         with open_regular(path) as file:
@@ -164,7 +164,7 @@ def _plain(path: Path, other: Path, told: OnBytes) -> Path:
             content = decompressed(file, DEFAULT_LIMITS.bytes)
             first = content.read(BLOCK_BYTES)
             if first != start:
-                _copy(first, content, other, told)
+                _copy(first, content, other, on_bytes)
                 return other
     except OSError as error:
         raise InvalidRequest(f"cannot read {str(path)!r}: {error.strerror}") from error
@@ -174,12 +174,12 @@ def _plain(path: Path, other: Path, told: OnBytes) -> Path:
     return other
 
 
-def _copy(first: bytes, content: BinaryIO, target: Path, told: OnBytes) -> None:
+def _copy(first: bytes, content: BinaryIO, target: Path, on_bytes: OnBytes) -> None:
     with disk_errors("cannot decompress the archive"), target.open("wb") as out:
         piece = first
         while piece:
             out.write(piece)
-            told(len(piece))
+            on_bytes(len(piece))
             piece = content.read(_PIECE_BYTES)
 
 

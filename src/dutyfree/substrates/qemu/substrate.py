@@ -55,13 +55,13 @@ class MicroVMSubstrate(EngineSubstrate):
         store: Store | str | Path | None = None,
         kernel: str | Path | None = None,
         boot: Literal["restore", "cold"] = "restore",
-        pool: int = 0,
+        standby: int = 0,
         accelerator: Accelerator | None = None,
     ) -> None:
         """`kernel`: the directory that has boot/ and lib/modules/; otherwise DUTYFREE_KERNEL, otherwise /.
 
-        `boot`: "restore" starts machines from a saved one, "cold" each from its kernel. `pool`: how many machines wait
-        for a creation. `accelerator`: "kvm" or "tcg" (software emulation) instead of what is found to work.
+        `boot`: "restore" starts machines from a saved one, "cold" each from its kernel. `standby`: how many machines
+        are kept ready. `accelerator`: "kvm" or "tcg" (software emulation) instead of what is found to work.
         """
         super().__init__(path=path, image=image, store=store)
         if self.path is not ActionPath.GUEST:
@@ -71,12 +71,12 @@ class MicroVMSubstrate(EngineSubstrate):
             )
         if boot not in ("restore", "cold") or accelerator not in (None, "kvm", "tcg"):
             raise InvalidRequest(f"boot={boot!r}, accelerator={accelerator!r}: there is no such way to start machines")
-        if not 0 <= pool <= MAX_POOL:
-            raise InvalidRequest(f"pool={pool!r}: between 0 and {MAX_POOL} machines can wait")
+        if not 0 <= standby <= MAX_POOL:
+            raise InvalidRequest(f"standby={standby!r}: between 0 and {MAX_POOL} machines can wait")
         self._kernel = kernel
         self._cold = boot == "cold"
         self._wanted_accelerator = accelerator
-        self._pool = Pool(pool, self._wake)
+        self._pool = Pool(standby, self._wake)
         self._doubles = Doubles(self._double)
         self._numbers = itertools.count(1)
         self.shelf = Shelf()
