@@ -91,18 +91,23 @@ class Generator:
         """Import statements for what was collected, and an alias for each async class."""
         lines = [f"from {module} import {name}" for module, name in sorted(self.imports)]
         lines += [f"from {module} import {name} as Async{name}" for name, module in CLASSES.items()]
-        lines.append("from dutyfree.client.local import local as async_local")
         return "\n".join(lines) + f"\n\n__all__ = {[*sorted(CLASSES), 'local']!r}\n"
 
     def local_text(self, module: Module) -> str:
-        """The function `local`."""
-        node = module.find("local")
-        assert isinstance(node, ast.FunctionDef)
-        signature, forwarded = self.signature(node, module, skip_self=False)
-        return (
-            f"def local({signature}) -> LocalHost:\n{docstring(node)}"
-            f"    return LocalHost(async_local({forwarded}), Portal())\n"
-        )
+        """The function `local`, with its overloads."""
+        texts = []
+        for node in module.tree.body:
+            if not isinstance(node, ast.FunctionDef) or node.name != "local":
+                continue
+            signature, forwarded = self.signature(node, module, skip_self=False)
+            if has_decorator(node, "overload"):
+                self.imports.add(("typing", "overload"))
+                texts.append(f"@overload\ndef local({signature}) -> LocalHost: ...")
+            else:
+                # Not `local`: names that are known at run time alone fit none of its overloads.
+                body = f"return LocalHost(AsyncLocalHost({forwarded}), Portal())"
+                texts.append(f"def local({signature}) -> LocalHost:\n{docstring(node)}    {body}\n")
+        return "\n".join(texts)
 
     def class_text(self, name: str, module: Module) -> str:
         """One class that holds its async twin and the portal."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.groups import Group, Rollout
@@ -21,7 +21,6 @@ from dutyfree.client.host import LeaseOptions, Task, Value
 from dutyfree.client.host_pool import DEFAULT_LASTING_S
 from dutyfree.client.host_pool import HostPool as AsyncHostPool
 from dutyfree.client.local import LocalHost as AsyncLocalHost
-from dutyfree.client.local import local as async_local
 from dutyfree.client.portal import Portal
 from dutyfree.client.stream import Stream as AsyncStream
 from dutyfree.contract import (
@@ -59,10 +58,79 @@ from dutyfree.model import (
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
+from dutyfree.substrates.options import (
+    AutoOptions,
+    CellOptions,
+    DockerOptions,
+    FakeOptions,
+    GVisorOptions,
+    MicroVMOptions,
+    VMOptions,
+)
 
 __all__ = ["Box", "Files", "Host", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
 
 
+@overload
+def local(
+    substrate: Literal["cell"] = ...,
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[CellOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["docker", "docker-gvisor"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[DockerOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["gvisor"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[GVisorOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["microvm"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[MicroVMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["vm"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[VMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["fake"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["auto"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[AutoOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: str | Substrate, *, pool: PoolOptions | None = ..., on_span: SpanListener | None = ...
+) -> LocalHost: ...
 def local(
     substrate: str | Substrate = "cell",
     *,
@@ -77,7 +145,7 @@ def local(
     "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
     a `pool`, sandboxes are kept warm and used again. `on_span` is called with every span of every lease as it ends.
     """
-    return LocalHost(async_local(substrate, pool=pool, on_span=on_span, **options), Portal())
+    return LocalHost(AsyncLocalHost(substrate, pool=pool, on_span=on_span, **options), Portal())
 
 
 class Host:
@@ -386,6 +454,11 @@ class Box:
     def id(self) -> str:
         """The sandbox's name in spans and logs."""
         return self._inner.id
+
+    @property
+    def files(self) -> Files:
+        """The sandbox's files, by absolute path."""
+        return Files(self._inner.files, self._portal)
 
     @property
     def lease(self) -> Lease:

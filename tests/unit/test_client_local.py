@@ -124,7 +124,7 @@ async def test_a_box_is_dead_after_its_lease(host: dutyfree.LocalHost) -> None:
         assert box.id
         assert box.alive
     assert not box.alive
-    with pytest.raises(dutyfree.SandboxGone):
+    with pytest.raises(dutyfree.LeaseLost):
         await box.run("true")
 
 

@@ -113,7 +113,7 @@ statuses = st.builds(
     **{name: st.none() | numbers for name, kind in PoolStatus.__annotations__.items() if kind == "float | None"},
     **{name: counts for name, kind in PoolStatus.__annotations__.items() if kind == "Mapping[str, int]"},
     idle_sandbox_s=st.dictionaries(words, numbers, max_size=3),
-    outcomes=st.fixed_dictionaries({"kinds": counts, "retries": naturals, "counts": st.lists(rows, max_size=3)}),
+    outcomes=st.fixed_dictionaries({"kinds": counts, "counts": st.lists(rows, max_size=3)}),
 )
 
 
@@ -208,7 +208,7 @@ PLAIN: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "float | None": Non
 STATUS = {name: PLAIN.get(kind, {"x": 1}) for name, kind in PoolStatus.__annotations__.items()}
 ROW = {"kind": "capacity", "phase": None, "cause": "CapacityError", "count": 1}
 SAMPLES: list[tuple[Codec[Any], dict[str, Any]]] = [
-    (POOL_STATUS, {"version": 1, **STATUS, "outcomes": {"kinds": {}, "retries": 0, "counts": [ROW]}}),
+    (POOL_STATUS, {"version": 1, **STATUS, "outcomes": {"kinds": {}, "counts": [ROW]}}),
     (SPAN, SPAN.encode(Span(Phase.CREATE, 1, 2))),
     (SPEC, SPEC.encode(SandboxSpec())),
     (RESOURCES, RESOURCES.encode(Resources())),

@@ -61,7 +61,8 @@ class Table(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from([*self.live.values(), *self.granted]))
         if lease.id in self.live and self.now_s < self.live[lease.id].expires_s:
             renewed = self.table.renew(lease.id, lease.token, self.now_s, ttl_s)
-            assert renewed == replace(lease, expires_s=self.now_s + ttl_s)
+            until_s = self.now_s + ttl_s
+            assert renewed == replace(lease, expires_s=until_s, expires_at=until_s)
             self.live[lease.id] = renewed
         else:
             with pytest.raises(LeaseLost):

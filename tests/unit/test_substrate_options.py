@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from dutyfree.client.choosing import Choice
+from dutyfree.choose.automatic import Choice
+from dutyfree.contract import Substrate
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Image
 from dutyfree.substrates import options, registry
-from dutyfree.substrates.fake import FakeScript
+from dutyfree.substrates.fake import Failure, Latencies
 from dutyfree.substrates.qemu.plan import Accelerator
 from dutyfree.substrates.vm.saved import Boot
 
 NAMES = {
     "os": os,
-    **{kind.__name__: kind for kind in (Path, Store, ActionPath, Image, FakeScript, Boot)},
+    **{kind.__name__: kind for kind in (Path, Store, ActionPath, Image, Failure, Latencies, Substrate, Iterable, Boot)},
     "Accelerator": Accelerator,
 }
 TYPES: dict[str, type | None] = {

@@ -80,7 +80,6 @@ def _endings(status: PoolStatus) -> str:
     endings = {name: number for name, number in status.outcomes["kinds"].items() if name != "observation"}
     parts = [f"{number} {plain(str(name))}" for name, number in endings.items() if number]
     parts += [f"{number} times {plain(str(name))}" for name, number in status.failures.items()]
-    parts += [
-        f"{status[name]} {words}" for name, words in (("lost", "died"), ("expired", "leases expired")) if status[name]
-    ]
+    ends = ((status.lost, "died"), (status.expired, "leases expired"))
+    parts += [f"{number} {words}" for number, words in ends if number]
     return ", ".join(parts) or "none"

@@ -59,13 +59,17 @@ class Box:
         self._restore = grant.restore
         self._is_fork = False
         self._forks: list[Box] = []
-        self.files: Files = GuardedFiles(self._sandbox.files, self._fence)
-        """The sandbox's files, by absolute path."""
+        self._files = GuardedFiles(self._sandbox.files, self._fence)
 
     @property
     def id(self) -> str:
         """The sandbox's name in spans and logs."""
         return self._sandbox.id
+
+    @property
+    def files(self) -> Files:
+        """The sandbox's files, by absolute path."""
+        return self._files
 
     @property
     def lease(self) -> Lease:
@@ -255,7 +259,7 @@ class Box:
         box._binding = self._binding.of_forks()
         box._restore = None
         box._is_fork = True
-        box.files = GuardedFiles(sandbox.files, self._fence)
+        box._files = GuardedFiles(sandbox.files, self._fence)
         return box
 
     def _check_sealed(self) -> None:

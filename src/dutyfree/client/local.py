@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
@@ -28,12 +28,81 @@ if TYPE_CHECKING:
     from dutyfree.images.store import Store
     from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
+    from dutyfree.substrates.options import (
+        AutoOptions,
+        CellOptions,
+        DockerOptions,
+        FakeOptions,
+        GVisorOptions,
+        MicroVMOptions,
+        VMOptions,
+    )
 
 Choice = TypeVar("Choice", Network, Upper)
 HOST_ROOT = Image()
 """What a lease without an image starts from. One object: ladders are found again by the image's identity."""
 
 
+@overload
+def local(
+    substrate: Literal["cell"] = ...,
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[CellOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["docker", "docker-gvisor"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[DockerOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["gvisor"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[GVisorOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["microvm"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[MicroVMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["vm"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[VMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["fake"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["auto"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[AutoOptions],
+) -> LocalHost: ...
+@overload
+def local(  # `process`, which has no options, names that other packages have registered, and substrates of your own
+    substrate: str | Substrate, *, pool: PoolOptions | None = ..., on_span: SpanListener | None = ...
+) -> LocalHost: ...
 def local(
     substrate: str | Substrate = "cell",
     *,

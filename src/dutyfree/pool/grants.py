@@ -23,16 +23,18 @@ MAX_SPANS: Final = 20_000
 
 
 class SpanSink:
-    """Receives the spans of a sandbox and passes them on to its present tenant, if there is one."""
+    """Receives the spans of a sandbox and passes them on to its present tenant; without a tenant, to `otherwise`."""
 
-    __slots__ = ("listener",)
+    __slots__ = ("_otherwise", "listener")
 
-    def __init__(self, listener: SpanListener | None = None) -> None:
-        self.listener = listener
+    def __init__(self, otherwise: SpanListener | None = None) -> None:
+        self._otherwise = otherwise
+        self.listener: SpanListener | None = None
 
     def __call__(self, span: Span) -> None:
-        if self.listener is not None:
-            self.listener(span)
+        listener = self.listener or self._otherwise
+        if listener is not None:
+            listener(span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,14 @@ class Grant:
 class Grants:
     """Begins and ends the time of tenants in their sandboxes."""
 
-    def __init__(self, stager: Stager, capabilities: frozenset[Capability], on_span: SpanListener | None) -> None:
+    def __init__(
+        self, stager: Stager, capabilities: frozenset[Capability], on_span: SpanListener | None, *, reports_wait: bool
+    ) -> None:
+        """`reports_wait` says whether the wait for a sandbox is a span of its own, or its creation is reported."""
         self._stager = stager
         self._capabilities = capabilities
         self._on_span = on_span
+        self._reports_wait = reports_wait
 
     def check(self, binding: Binding) -> None:
         """Raise Unsupported for what cannot be bound on this substrate."""
@@ -125,7 +131,8 @@ class Grants:
             await bind(grant.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
         grant.live.spans.listener = self._listener(grant)
-        grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
+        if self._reports_wait:
+            grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
 
     async def end(self, grant: Grant, how: str) -> bool:
         """Put the tenant out and destroy its forks. False if one of its calls may still be on its way in."""

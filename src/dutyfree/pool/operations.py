@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from dutyfree.contract import Sandbox
+from dutyfree.contract import Sandbox, SpanListener
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
 from dutyfree.pool.commands import Start
 from dutyfree.pool.costs import Costs, Step
@@ -30,7 +30,16 @@ OnFinished = Callable[[Start[Wanted], str, DutyfreeError | None, bool], None]
 class Operations:
     """Runs operations beside each other and measures what each step of them costs."""
 
-    def __init__(self, stager: Stager, costs: Costs, now: Callable[[], float], on_finished: OnFinished) -> None:
+    def __init__(
+        self,
+        stager: Stager,
+        costs: Costs,
+        now: Callable[[], float],
+        on_finished: OnFinished,
+        on_span: SpanListener | None = None,
+    ) -> None:
+        """`on_span` gets the spans of sandboxes that have no tenant."""
+        self._on_span = on_span
         self._stager = stager
         self._costs = costs
         self._now = now
@@ -111,7 +120,7 @@ class Operations:
         return member.id
 
     async def _create(self, start: Start[Wanted]) -> str:
-        spans, started_s = SpanSink(), self._now()
+        spans, started_s = SpanSink(self._on_span), self._now()
         sandbox = await self._created(start, spans)
         self._costs.observe(Step.create(start.made_in), self._now() - started_s)
         self.live[sandbox.id] = LiveSandbox(sandbox, spans)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from dutyfree.contract import Substrate
     from dutyfree.images.store import Store
     from dutyfree.model import ActionPath, Image
-    from dutyfree.substrates.fake import FakeScript
+    from dutyfree.substrates.fake import Failure, Latencies
     from dutyfree.substrates.qemu.plan import Accelerator
     from dutyfree.substrates.vm.saved import Boot
 
@@ -29,7 +31,9 @@ class CellOptions(TypedDict, total=False):
 class FakeOptions(TypedDict, total=False):
     """Of `fake`."""
 
-    script: FakeScript | None
+    inner: str | Substrate
+    latencies: Latencies
+    failures: Iterable[Failure]
     seed: int
 
 
