@@ -26,6 +26,7 @@ from dutyfree.substrates.registry import load
 LEASES = int(os.environ.get("DUTYFREE_SOAK_LEASES", "0"))
 """More leases than usual: 10,000 on cells take two minutes."""
 FAILURES = [
+    Failure(Step.CREATE, FailureKind.ERROR, calls={5}),  # cells are reset, so few are created
     Failure(Step.CREATE, FailureKind.ERROR, probability=0.01),
     Failure(Step.RUN, FailureKind.DEATH, probability=0.01),
     Failure(Step.RESET, FailureKind.ERROR, probability=0.01),

@@ -61,7 +61,7 @@ def ended(output: Path) -> list[bytes]:
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_studies_lose_the_running_trial_and_nothing_else(tmp_path: Path, kills: int) -> None:
     study, output = tmp_path / "study.toml", tmp_path / "results"
-    study.write_text(STUDY.format(trials=40 * kills))
+    study.write_text(STUDY.format(trials=15 * kills))
     moments = random.Random(kills)
     kept: list[bytes] = []
     killed = 0

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dutyfree.measure.results.records import ActionRecord, Results, Trial, Trial
 from dutyfree.measure.results.writer import ResultsWriter, Unwritable
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase
+from dutyfree.substrates.fake import FakeSubstrate, Latencies
 
 FAKE = Arm("fake", "fake")
 STUDY = study_of(FAKE, grids=(Grid(2, ("marked",), (2,)),))
@@ -317,16 +319,18 @@ def test_a_place_that_can_hold_nothing(path: str) -> None:
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_a_full_disk_ends_the_study_and_is_no_failure_of_a_substrate(tmp_path: Path, concurrency: int) -> None:
     path, study = tmp_path / "r", study_of(FAKE, grids=(Grid(40, ("marked",), (2,), concurrencies=(concurrency,)),))
+    # Sleep is most of a trial, so that a busy machine does not look overloaded to the study.
+    slow = partial(FakeSubstrate, latencies=Latencies(create_s=0.05))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
         with pytest.raises(Unwritable, match="too large"):
-            await run_study(path, study)
+            await run_study(path, study, substrates={"fake": slow})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     before = load_results(path).trials
     assert 0 < len(before) < 80
-    results = await run_study(path, study, resume=True)
+    results = await run_study(path, study, substrates={"fake": slow}, resume=True)
     assert sorted(trial.number for trial in results.trials) == list(range(80))
     assert all(trial.completed for trial in results.trials)
     assert results.trials[: len(before)] == before
