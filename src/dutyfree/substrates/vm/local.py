@@ -287,7 +287,7 @@ async def reached(machine: Machine, directory: Path, key: Path, host_key: str) -
 def _still_running(machine: Machine) -> Callable[[], None]:
     def check() -> None:
         if not machine.alive:
-            raise SubstrateFailed(f"the machine ended while it booted: {machine.last_words or 'QEMU said nothing'}")
+            raise SubstrateFailed(f"the machine ended while it booted: {machine.stderr_tail or 'QEMU said nothing'}")
 
     return check
 

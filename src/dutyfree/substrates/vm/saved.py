@@ -177,7 +177,7 @@ async def _transferred(machine: Machine) -> None:
         async with asyncio.timeout(_TRANSFER_S):
             while (status := (await machine.command("query-migrate")).get("status")) != "completed":
                 if status in ("failed", "cancelled"):
-                    raise SubstrateFailed(f"QEMU could not save or restore the machine: {machine.last_words}")
+                    raise SubstrateFailed(f"QEMU could not save or restore the machine: {machine.stderr_tail}")
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise DeadlineExceeded(f"a machine was not saved or restored within {_TRANSFER_S:g} s") from None
