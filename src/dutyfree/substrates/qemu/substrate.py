@@ -190,9 +190,7 @@ class MicroVMSubstrate(EngineSubstrate):
                 body = await MicroVMBody.start_guest(self, vm, SandboxSpec(resources), Image())
                 try:
                     # In an image without a shell this only gives a failed observation.
-                    warm_up = Action(
-                        ["/bin/sh", "-c", ":"], timeout_s=_WARM_UP_S
-                    )
+                    warm_up = Action(["/bin/sh", "-c", ":"], timeout_s=_WARM_UP_S)
                     await Runner("clone", body.channel, env=body.env, cwd="/", limits=None, on_span=None).run(warm_up)
                     return await self._save_frozen(body, vm)
                 finally:
