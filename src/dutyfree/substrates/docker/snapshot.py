@@ -62,9 +62,9 @@ class DockerSnapshot(KeptSnapshot):
         self._substrate = substrate
 
     async def _put(self) -> Image:
-        return (
-            self._image if self._image.is_stored else await self._substrate.images.save_to_store(self.id, self._image)
-        )
+        if self._image.is_stored:
+            return self._image
+        return await self._substrate.images.save_to_store(self.id, self._image)
 
     async def _let_go(self) -> None:
         await self._substrate.leftovers.discard(self.id)
