@@ -104,7 +104,7 @@ async def test_a_snapshot_can_be_saved_and_started_from_by_another_substrate(eng
     async with substrate(engine, store) as docker:
         async with await docker.create(SandboxSpec(image=image)) as box:
             assert await box.files.read("/tmp/file") == b"kept"
-        loaded = await docker.images.ready(image)
+        loaded = await docker.images.provide(image)
     engine.docker("rmi", "-f", loaded.id)
 
 

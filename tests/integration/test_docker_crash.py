@@ -37,7 +37,7 @@ async def main(host, image, store, count):
     await boxes[0].snapshot()
     # What a creation leaves that is killed before its start: nothing ends by itself there.
     engine = substrate._engine
-    known = await substrate.images.ready(substrate.image_for(SandboxSpec()))
+    known = await substrate.images.provide(substrate.image_for(SandboxSpec()))
     marks = {"owner": substrate.owner, "user": "0:0", "runtime": None}
     await engine.create(plan.container(known.id, SandboxSpec(), engine.facts, **marks))
     print(substrate.owner, flush=True)
@@ -156,7 +156,7 @@ async def test_what_a_closed_substrate_could_not_remove_goes_with_the_next_one(e
     await (await first.create(SandboxSpec())).destroy()
     client, owner = first._engine, first.owner
     assert client is not None
-    known = await first.images.ready(first.image_for(SandboxSpec()))
+    known = await first.images.provide(first.image_for(SandboxSpec()))
     await client.create(plan.container(known.id, SandboxSpec(), client.facts, owner=owner, user="0:0", runtime=None))
     await first.close()
     assert sorted(each.split()[0] for each in marked(engine, owner)) == ["container", "volume"]

@@ -16,7 +16,7 @@ import pytest_asyncio
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
 from dutyfree.images.ownership import is_root
 from dutyfree.substrates import claims
-from dutyfree.substrates.gvisor.keeping import Keeping, Mount
+from dutyfree.substrates.gvisor.keeper_client import KeeperClient, Mount
 
 pytestmark = pytest.mark.skipif(not is_root(), reason="gVisor's keeper: only root can mount")
 
@@ -30,10 +30,10 @@ def claim() -> claims.Claim:
 
 
 @pytest_asyncio.fixture
-async def keeping(claim: claims.Claim, tmp_path: Path) -> AsyncIterator[Keeping]:
+async def keeper(claim: claims.Claim, tmp_path: Path) -> AsyncIterator[KeeperClient]:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    made = await Keeping.start(claim, [scratch], [])
+    made = await KeeperClient.start(claim, [scratch], [])
     yield made
     await made.close()
     claim.release()
@@ -55,68 +55,68 @@ def is_empty(directory: Path) -> bool:
     return not list(directory.iterdir())
 
 
-async def test_mounts_are_the_keepers_own(keeping: Keeping, claim: claims.Claim) -> None:
+async def test_mounts_are_the_keepers_own(keeper: KeeperClient, claim: claims.Claim) -> None:
     place = claim.directory / "place"
     make(place)
-    await keeping.mount([Mount("tmpfs", str(place), "tmpfs")])
-    make(keeping.seen(place) / "inside")
+    await keeper.mount([Mount("tmpfs", str(place), "tmpfs")])
+    make(keeper.host_path(place) / "inside")
     assert is_empty(place)
-    await keeping.umount([str(place)])
-    assert is_empty(keeping.seen(place))
+    await keeper.umount([str(place)])
+    assert is_empty(keeper.host_path(place))
 
 
-async def test_all_mounts_or_none(keeping: Keeping, claim: claims.Claim) -> None:
+async def test_all_mounts_or_none(keeper: KeeperClient, claim: claims.Claim) -> None:
     place = claim.directory / "place"
     make(place)
     with pytest.raises(SubstrateFailed, match="missing"):
-        await keeping.mount([Mount("tmpfs", str(place), "tmpfs"), Mount("tmpfs", f"{place}/missing", "tmpfs")])
-    make(keeping.seen(place) / "outside")
+        await keeper.mount([Mount("tmpfs", str(place), "tmpfs"), Mount("tmpfs", f"{place}/missing", "tmpfs")])
+    make(keeper.host_path(place) / "outside")
     assert not is_empty(place), "the first mount is still there"
 
 
-async def test_programs_have_their_input_output_and_status(keeping: Keeping) -> None:
+async def test_programs_have_their_input_output_and_status(keeper: KeeperClient) -> None:
     their_in, our_out = os.pipe()
     our_in, their_out = os.pipe()
     os.write(our_out, b"through")
     os.close(our_out)
-    status = await keeping.spawn(["/bin/sh", "-c", "cat; exit 7"], fds=(their_in, their_out))
+    status = await keeper.spawn(["/bin/sh", "-c", "cat; exit 7"], fds=(their_in, their_out))
     os.close(their_in)
     os.close(their_out)
     assert (status, os.read(our_in, 100)) == (7, b"through")
     os.close(our_in)
 
 
-async def test_a_program_that_is_not_there(keeping: Keeping) -> None:
-    assert await keeping.spawn(["/nonexistent"]) == 127
+async def test_a_program_that_is_not_there(keeper: KeeperClient) -> None:
+    assert await keeper.spawn(["/nonexistent"]) == 127
 
 
-async def test_orphans_are_killed_by_their_marker_and_buried(keeping: Keeping) -> None:
+async def test_orphans_are_killed_by_their_marker_and_buried(keeper: KeeperClient) -> None:
     for marker in ("--root=/one", "--root=/other"):
-        assert await keeping.spawn([sys.executable, "-c", DAEMON, marker]) == 0
-    assert len(children(keeping.pid)) == 2
-    await keeping.kill("--root=/one")
-    assert len(children(keeping.pid)) == 1
-    await keeping.kill("--root=/nobody")
+        assert await keeper.spawn([sys.executable, "-c", DAEMON, marker]) == 0
+    assert len(children(keeper.pid)) == 2
+    await keeper.kill("--root=/one")
+    assert len(children(keeper.pid)) == 1
+    await keeper.kill("--root=/nobody")
 
 
-async def test_a_program_that_takes_too_long(keeping: Keeping) -> None:
+async def test_a_program_that_takes_too_long(keeper: KeeperClient) -> None:
     with pytest.raises(DeadlineExceeded):
-        await keeping.spawn(["/bin/sleep", "1000"], timeout_s=0.1)
+        await keeper.spawn(["/bin/sleep", "1000"], timeout_s=0.1)
 
 
 async def test_its_end_leaves_nothing(claim: claims.Claim, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     make(scratch)
-    keeping = await Keeping.start(claim, [scratch], [])
-    assert await keeping.spawn([sys.executable, "-c", DAEMON, "--root=/one"]) == 0
-    orphan = children(keeping.pid)[0]
+    keeper = await KeeperClient.start(claim, [scratch], [])
+    assert await keeper.spawn([sys.executable, "-c", DAEMON, "--root=/one"]) == 0
+    orphan = children(keeper.pid)[0]
     start_s = time.monotonic()
-    await keeping.close()
-    await keeping.close()
+    await keeper.close()
+    await keeper.close()
     assert time.monotonic() - start_s < 2.0
     assert there([Path(f"/proc/{orphan}"), scratch, claim.directory]) == []
     with pytest.raises(SubstrateFailed):
-        await keeping.umount([])
+        await keeper.umount([])
     claim.release()
 
 
@@ -124,15 +124,15 @@ HOST = """
 import asyncio, ctypes, os, sys, time
 from pathlib import Path
 from dutyfree.substrates import claims
-from dutyfree.substrates.gvisor.keeping import Keeping
+from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 
 async def main():
-    keeping = await Keeping.start(claims.claim("gvisor"), [Path(sys.argv[1])], [])
+    keeper = await KeeperClient.start(claims.claim("gvisor"), [Path(sys.argv[1])], [])
     fork = os.fork if sys.argv[2] == "python" else ctypes.CDLL(None).fork
     if fork() == 0:
         time.sleep(60)
         os._exit(0)
-    print(keeping.pid, flush=True)
+    print(keeper.pid, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())

@@ -78,14 +78,14 @@ async def test_clones_of_one_snapshot_are_all_somebody_else() -> None:
         assert (await box.run(Action("echo kept > /tmp/kept; (sleep 600 &)"))).ok
         family = [box, *await box.fork(CLONES)]
         assert all(each.alive for each in family)
-        told = []
+        found = []
         for each in family:
             before_s = time.time()
             kept, *rest, clock_s = (await each.run(Action(WHO))).text.split()
             assert kept == "kept"
             assert before_s - 1 < float(clock_s) < time.time() + 1
-            told.append(rest)
-        for what, values in zip(("hostname", "machine id", "random numbers"), zip(*told, strict=True), strict=True):
+            found.append(rest)
+        for what, values in zip(("hostname", "machine id", "random numbers"), zip(*found, strict=True), strict=True):
             assert len(set(values)) == CLONES + 1, f"two machines have the same {what}: {values}"
         jobs = await asyncio.gather(*(each.run(Action("pgrep -c sleep")) for each in (box, family[-1])))
         assert [seen.text for seen in jobs] == ["1\n", "0\n"], "processes stay where they are"
@@ -110,29 +110,29 @@ async def test_a_snapshot_carries_files_from_either_kind_of_machine_and_back_aga
         await substrate.close()
 
 
-async def test_those_who_ask_again_get_doubles_that_are_fresh_and_somebody_else() -> None:
+async def test_later_sandboxes_are_clones_with_clean_files_and_their_own_identity() -> None:
     substrate = await opened()
     try:
         boxes = []
         async with asyncio.timeout(60):
-            while len([box for box in boxes if is_double(box)]) < 2:
+            while len([box for box in boxes if is_clone(box)]) < 2:
                 boxes.append(await substrate.create(SMALL))
                 assert (await boxes[-1].run(Action("ls -A /tmp; echo kept > /tmp/kept"))).stdout == b""
-        told = [(await box.run(Action(WHO))).text.split() for box in boxes]
-        assert not is_double(boxes[0]), "the first one pays nothing for others"
-        for values in zip(*told, strict=True):
+        found = [(await box.run(Action(WHO))).text.split() for box in boxes]
+        assert not is_clone(boxes[0]), "the first one pays nothing for others"
+        for values in zip(*found, strict=True):
             assert values == ("kept",) * len(boxes) or len(set(values)) == len(boxes), values
-        doubled = boxes.pop()
-        (child,) = await doubled.fork(1)
+        clone = boxes.pop()
+        (child,) = await clone.fork(1)
         assert (await child.run(Action("cat /tmp/kept"))).stdout == b"kept\n"
-        await doubled.reset()
-        assert (await doubled.run(Action("ls -A /tmp"))).stdout == b""
+        await clone.reset()
+        assert (await clone.run(Action("ls -A /tmp"))).stdout == b""
     finally:
         await substrate.close()
 
 
-def is_double(box: Sandbox) -> bool:
-    return box.body._awake.word == AGAIN  # type: ignore[attr-defined]
+def is_clone(box: Sandbox) -> bool:
+    return box.body._vm.first_message == AGAIN  # type: ignore[attr-defined]
 
 
 async def test_a_snapshot_keeps_its_bounds_and_ends_with_discard() -> None:

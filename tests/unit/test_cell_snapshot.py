@@ -144,7 +144,7 @@ async def test_destroying_during_a_snapshot_leaves_nothing(cells: CellSubstrate)
     assert cells._alive == set()
     assert cells.frozen._layers == {}
     assert cells._spawner is not None
-    assert cells._spawner._births == {}
+    assert cells._spawner._handles == {}
 
 
 async def test_kinds_of_cells_that_differ_in_their_disk_are_not_taken_for_each_other(cells: CellSubstrate) -> None:
@@ -189,7 +189,7 @@ async def test_a_snapshot_of_what_will_not_stand_still_leaves_the_sandbox_alive(
     cells: CellSubstrate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parent that waits for a child of vfork, which waits for somebody to open its pipe."""
-    monkeypatch.setattr("dutyfree.substrates.cell.standstill.WITHIN_S", 0.3)
+    monkeypatch.setattr("dutyfree.substrates.cell.standstill.STOP_TIMEOUT_S", 0.3)
     box = await create(cells)
     stuck = """
 import os
@@ -199,7 +199,7 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 1,
     await box.run(Action("touch /tmp/x"))
     running = asyncio.create_task(box.run(Action(["python3", "-c", stuck])))
     await text(box, "until [ -p /tmp/pipe ]; do sleep 0.01; done; sleep 0.2")
-    with pytest.raises(CapacityError, match="stand still"):
+    with pytest.raises(CapacityError, match="did not stop"):
         await box.snapshot()
     assert await text(box, "cat /tmp/pipe; echo alive") == "alive\n"
     assert (await running).exit_code == 0
@@ -286,7 +286,7 @@ async def test_what_nobody_refers_to_is_given_back(cells: CellSubstrate) -> None
         await cells.create(SandboxSpec(image=snapshot.image))
     assert cells.frozen._layers == {}
     for _ in range(100):
-        if not os.listdir(cells.frozen.seen("/frozen")):  # noqa: PTH208
+        if not os.listdir(cells.frozen.host_path("/frozen")):  # noqa: PTH208
             break
         await asyncio.sleep(0.02)
     else:

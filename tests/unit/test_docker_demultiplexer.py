@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutyfree.errors import GuestMisbehaved
-from dutyfree.substrates.docker.demultiplexer import LAST_WORDS_BYTES, MAX_PIECE_BYTES, Demultiplexer
+from dutyfree.substrates.docker.demultiplexer import MAX_PIECE_BYTES, STDERR_TAIL_BYTES, Demultiplexer
 
 PIECES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.binary(max_size=40)), max_size=12)
 
@@ -56,7 +56,7 @@ def test_no_input_gives_anything_but_bytes_or_the_one_error(data: bytes, places:
 def test_what_is_no_header_is_refused(header: bytes) -> None:
     streams = Demultiplexer()
     assert streams.feed(framed(1, b"fine")) == b"fine"
-    with pytest.raises(GuestMisbehaved, match="where a header is due"):
+    with pytest.raises(GuestMisbehaved, match="an invalid header"):
         streams.feed(header)
 
 
@@ -64,7 +64,7 @@ def test_a_byte_at_a_time() -> None:
     streams = Demultiplexer()
     received = framed(1, b"one") + framed(2, b"complaint") + framed(1, b"") + framed(1, b"two")
     assert b"".join(streams.feed(bytes([byte])) for byte in received) == b"onetwo"
-    assert streams.last_words == "complaint"
+    assert streams.stderr_tail == "complaint"
 
 
 def test_of_complaints_the_end_is_kept_and_only_what_prints() -> None:
@@ -72,5 +72,5 @@ def test_of_complaints_the_end_is_kept_and_only_what_prints() -> None:
     for _ in range(100):
         assert streams.feed(framed(2, b"x" * 1000)) == b""
     streams.feed(framed(3, b"\x1b[2J the end\n"))
-    assert len(streams.last_words) <= LAST_WORDS_BYTES
-    assert streams.last_words.endswith("x [2J the end")
+    assert len(streams.stderr_tail) <= STDERR_TAIL_BYTES
+    assert streams.stderr_tail.endswith("x [2J the end")

@@ -19,7 +19,7 @@ class Chain:
         self.facts = SimpleNamespace(limits=frozenset())
         self.removed: list[str] = []
 
-    async def ended(self, container: str) -> None:
+    async def wait_for_exit(self, container: str) -> None:
         self.removed.append(container)
 
     async def remove_image(self, image: str) -> bool:
@@ -31,7 +31,7 @@ class Chain:
 def leftovers_in(engine: Any) -> Leftovers:
     found = Leftovers(engine)
     for image in engine.images:
-        found.took(image)
+        found.add(image)
     return found
 
 

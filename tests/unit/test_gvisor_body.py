@@ -17,7 +17,7 @@ class Site(SimpleNamespace):
     """Is cleared when it is told to, and fails as often as it is told to."""
 
     def __init__(self, failures: int = 0) -> None:
-        super().__init__(footing=SimpleNamespace(image=Image()), spec=SandboxSpec())
+        super().__init__(stack=SimpleNamespace(image=Image()), spec=SandboxSpec())
         self.go_on = asyncio.Event()
         self.clearings = 0
         self.failures = failures

@@ -17,7 +17,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def layers(store: Store, tmp_path: Path) -> Layers:
-    return Layers(store, tmp_path / "live", "me", tmp_path / "floor")
+    return Layers(store, tmp_path / "live", "me", tmp_path / "bottom")
 
 
 def stored(store: Store, tmp_path: Path, name: str) -> str:
@@ -37,9 +37,9 @@ def upper(tmp_path: Path, **files: str) -> Path:
 
 async def test_layers_topmost_first_and_the_floor_below_all(store: Store, layers: Layers, tmp_path: Path) -> None:
     low, high = (stored(store, tmp_path, name) for name in ("low", "high"))
-    footing = await layers.resolve(Image((low, high), over_host=False))
-    assert footing.lowers == (store.tree(high), store.tree(low), tmp_path / "floor")
-    layers.release(footing)
+    stack = await layers.resolve(Image((low, high), over_host=False))
+    assert stack.lowers == (store.tree(high), store.tree(low), tmp_path / "bottom")
+    layers.release(stack)
 
 
 async def test_what_is_frozen_is_one_layer_however_often(store: Store, layers: Layers, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ async def test_what_is_frozen_is_one_layer_however_often(store: Store, layers: L
     second = await layers.freeze(first, upper(tmp_path, two="2", both="2"))
     assert len(second.lowers) == len(first.lowers) == 3
     assert {path.name: path.read_text() for path in second.lowers[0].iterdir()} == {"one": "1", "two": "2", "both": "2"}
-    for footing in (base, first, second):
-        layers.release(footing)
+    for stack in (base, first, second):
+        layers.release(stack)
     await layers.close()
     assert list((tmp_path / "live").iterdir()) == []
 
@@ -70,8 +70,8 @@ async def test_letting_go_twice_takes_nothing_from_others(store: Store, layers: 
     base = await layers.resolve(Image((stored(store, tmp_path, "low"),), over_host=False))
     frozen = await layers.freeze(base, upper(tmp_path, one="1"))
     first, second = [await layers.resolve(frozen.image) for _ in range(2)]
-    for footing in (base, frozen, first, first):
-        layers.release(footing)
+    for stack in (base, frozen, first, first):
+        layers.release(stack)
     await layers.close()
     assert (second.lowers[0] / "one").read_text() == "1"
     layers.release(second)
@@ -85,18 +85,18 @@ async def test_saving_gives_an_image_that_any_store_knows(store: Store, layers: 
     assert saved.is_stored
     assert await layers.save(frozen) == saved
     assert (store.tree(saved.layers[-1]) / "one").read_text() == "1"
-    for footing in (base, frozen):
-        layers.release(footing)
+    for stack in (base, frozen):
+        layers.release(stack)
     await layers.close()
 
 
 async def test_long_chains_are_made_short(store: Store, layers: Layers, tmp_path: Path) -> None:
     names = tuple(stored(store, tmp_path, f"layer{number}") for number in range(MAX_STORED + 1))
-    footing = await layers.resolve(Image(names, over_host=False))
-    assert len(footing.lowers) <= MAX_STORED + 1
-    found = {path.name for tree in footing.lowers[:-1] for path in tree.iterdir()}
+    stack = await layers.resolve(Image(names, over_host=False))
+    assert len(stack.lowers) <= MAX_STORED + 1
+    found = {path.name for tree in stack.lowers[:-1] for path in tree.iterdir()}
     assert found == {f"layer{number}" for number in range(MAX_STORED + 1)}
-    layers.release(footing)
+    layers.release(stack)
 
 
 @pytest.mark.parametrize("image", [Image(), Image(reference="debian", over_host=False)])

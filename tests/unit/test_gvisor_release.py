@@ -20,7 +20,7 @@ from dutyfree.substrates.gvisor import release
     ],
 )
 def test_the_day_of_a_release(said: str, date: str | None) -> None:
-    assert release.dated(said) == date
+    assert release.release_date(said) == date
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_device_that_is_held_outlives_those_that_are_kept(
     tmp_path: Path, store: Store, devices: blocks.Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker(tmp_path / "bin", 'cat > "$target"', monkeypatch)
-    monkeypatch.setattr(blocks, "_KEPT", 1)
+    monkeypatch.setattr(blocks, "_MAX_KEPT", 1)
     first = image(store, tmp_path / "first", "first")
     held = devices.hold(store, first)
     content = held.stat()

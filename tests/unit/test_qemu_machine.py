@@ -18,7 +18,7 @@ import pytest
 
 from dutyfree.errors import CapacityError, DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.qemu.machine import Machine
-from dutyfree.substrates.qemu.memory import PAGE_BYTES, copy_memory, dig, mappings
+from dutyfree.substrates.qemu.memory import PAGE_BYTES, copy_memory, mappings, punch_holes
 from dutyfree.substrates.qemu.monitor import Monitor
 
 Answer = Callable[[dict[str, object]], bytes]
@@ -197,7 +197,7 @@ def test_digging_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest
     path, write = tmp_path / "memory", os.pwrite
     path.write_bytes(content := os.urandom(9 * PAGE_BYTES))
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:1000], at))
-    dig(path)
+    punch_holes(path)
     assert path.read_bytes() == content
 
 
@@ -207,7 +207,7 @@ def test_a_copy_of_memory_is_what_the_process_sees(tmp_path: Path, shared: bool)
 
     base = tmp_path / "base"
     base.write_bytes(b"a" * PAGE_BYTES + bytes(9 * PAGE_BYTES) + b"z" * PAGE_BYTES)
-    dig(base)
+    punch_holes(base)
     with base.open("r+b") as file:
         flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
         with mmap.mmap(file.fileno(), 11 * PAGE_BYTES, flags, mmap.PROT_READ | mmap.PROT_WRITE) as memory:
@@ -224,7 +224,7 @@ def test_digging_keeps_the_content_and_frees_what_is_zero(tmp_path: Path) -> Non
     path = tmp_path / "memory"
     content = b"x" + bytes(4 * 1024**2) + b"y" * 70_000 + bytes(1024**2)
     path.write_bytes(content)
-    dig(path)
+    punch_holes(path)
     assert path.read_bytes() == content
     assert path.stat().st_blocks * 512 < 1024**2
     assert list(tmp_path.iterdir()) == [path]

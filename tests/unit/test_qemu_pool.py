@@ -1,4 +1,4 @@
-"""Machines that wait for somebody: of the right kind, and none forgotten. No machine is started."""
+"""The pool of ready machines: each has the requested key, and none is left running. No machine is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Resources
-from dutyfree.substrates.qemu.body import Awake
+from dutyfree.substrates.qemu.body import RunningVM
 from dutyfree.substrates.qemu.plan import Build
 from dutyfree.substrates.qemu.pool import Pool
 
@@ -33,19 +33,19 @@ class Stand:
 
 
 class Maker:
-    """Wakes machines up, when its gate is open, and knows them all."""
+    """Starts machines while its gate is open, and lists them all."""
 
     def __init__(self) -> None:
         self.made: list[Stand] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self, build: Build, device: Path, resources: Resources) -> Awake:
+    async def __call__(self, build: Build, device: Path, resources: Resources) -> RunningVM:
         await self.gate.wait()
         self.made.append(Stand(device))
-        return cast("Awake", self.made[-1])
+        return cast("RunningVM", self.made[-1])
 
-    def waiting(self, *taken: Awake) -> list[Stand]:
+    def waiting(self, *taken: RunningVM) -> list[Stand]:
         return [each for each in self.made if not each.ended and each not in taken]
 
 
@@ -99,4 +99,4 @@ async def test_one_that_does_not_die_keeps_no_other_alive() -> None:
     except SubstrateFailed:
         assert maker.waiting(taken) == []
     else:
-        raise AssertionError("it was not told")
+        raise AssertionError("no error was raised")

@@ -1,4 +1,4 @@
-"""A machine stands still with all that goes to it and comes from it; what it said too late is for nobody."""
+"""A stopped machine receives and sends nothing; what it still sent to its former host is discarded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripted_guest import ScriptedGuest
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
 from dutyfree.model import SandboxSpec
 from dutyfree.substrates.qemu import saved
-from dutyfree.substrates.qemu.body import Awake, MicroVMBody
+from dutyfree.substrates.qemu.body import MicroVMBody, RunningVM
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.saved import Ports
 from dutyfree.substrates.qemu.substrate import MicroVMSubstrate
@@ -22,7 +22,7 @@ from dutyfree.wire.messages import VERSION, GuestHello, HostHello, Quit
 A_WHILE_S = 0.05
 
 
-async def greeted() -> tuple[Channel, ScriptedGuest, socket.socket]:
+async def connect() -> tuple[Channel, ScriptedGuest, socket.socket]:
     ours, theirs = socket.socketpair()
     channel, guest = Channel.over_socket(ours), ScriptedGuest(theirs)
     await guest.hear(HostHello)
@@ -30,7 +30,7 @@ async def greeted() -> tuple[Channel, ScriptedGuest, socket.socket]:
 
 
 async def test_nothing_goes_through_a_channel_that_is_paused() -> None:
-    channel, guest, _ = await greeted()
+    channel, guest, _ = await connect()
     channel.pause()
     channel.pause()
     channel.send(Quit())
@@ -47,7 +47,7 @@ async def test_nothing_goes_through_a_channel_that_is_paused() -> None:
 
 
 async def test_a_backlog_waits_and_then_goes_on_where_it_was() -> None:
-    channel, guest, theirs = await greeted()
+    channel, guest, theirs = await connect()
     for _ in range(100_000):
         channel.send(Quit())
     channel.pause()
@@ -67,7 +67,7 @@ async def test_a_backlog_waits_and_then_goes_on_where_it_was() -> None:
 
 
 async def test_the_end_of_the_stream_is_noticed_after_a_pause() -> None:
-    channel, guest, _ = await greeted()
+    channel, guest, _ = await connect()
     channel.pause()
     guest.hang_up()
     await asyncio.sleep(A_WHILE_S)
@@ -103,7 +103,7 @@ async def test_a_machine_is_still_when_it_takes_nothing_more() -> None:
 class Loud:
     """The machine's side of both ports: it still says much of what its former host had asked for."""
 
-    last_words = ""
+    stderr_tail = ""
     pid = 1
 
     def __init__(self, *, ends: bool = False) -> None:
@@ -131,9 +131,9 @@ class Loud:
 async def test_a_guest_is_greeted_after_the_last_of_what_was_still_under_way(ends: bool) -> None:
     loud = Loud(ends=ends)
     speaking = asyncio.create_task(loud.speak())
-    awake = Awake(cast("Machine", loud), loud.ports, None, None, -1, shared=False)  # type: ignore[arg-type]
+    vm = RunningVM(cast("Machine", loud), loud.ports, None, None, -1, shared=False)  # type: ignore[arg-type]
     spec = SandboxSpec()
-    greeting = asyncio.create_task(MicroVMBody.greeted(cast("MicroVMSubstrate", None), awake, spec, spec.image))
+    greeting = asyncio.create_task(MicroVMBody.start_guest(cast("MicroVMSubstrate", None), vm, spec, spec.image))
     await asyncio.wait_for(speaking, 5)
     if ends:
         with pytest.raises(SubstrateFailed):

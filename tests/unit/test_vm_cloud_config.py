@@ -24,22 +24,22 @@ def test_no_message_tells_a_secret_however_it_is_quoted() -> None:
     config = parse(
         {"cloud": {**WHOLE, "driver": table, "node": {"password": "$PASSWORD", "size": "big"}}}, {"PASSWORD": "p"}
     )
-    told = config.hide("https://eu/?k=abc%2Fd%2Be%20f&l=abc%2Fd%2Be+f&m=abc/d%2Be%20f&n=abc/d+e f&t=abc big p")
-    assert told == "htt***s://eu/?k=***&l=***&m=***&n=***&t=*** big ***"
+    message = config.hide("https://eu/?k=abc%2Fd%2Be%20f&l=abc%2Fd%2Be+f&m=abc/d%2Be%20f&n=abc/d+e f&t=abc big p")
+    assert message == "htt***s://eu/?k=***&l=***&m=***&n=***&t=*** big ***"
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({}, r"no table \[cloud\]"),
         ({"cloud": {"provider": "ec2"}}, "image, size, private_key"),
-        ({"cloud": {**WHOLE, "sise": "big"}}, "has no 'sise'"),
-        ({"cloud": {**WHOLE, "port": "22"}}, "wrong kind"),
-        ({"cloud": {**WHOLE, "driver": "key"}}, "wrong kind"),
+        ({"cloud": {**WHOLE, "sise": "big"}}, "unknown field 'sise'"),
+        ({"cloud": {**WHOLE, "port": "22"}}, "wrong type"),
+        ({"cloud": {**WHOLE, "driver": "key"}}, "wrong type"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named(document: dict[str, object], told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_what_is_wrong_in_the_file_is_named(document: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         parse(document, {})
 
 

@@ -101,7 +101,7 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Claim:
 async def provider(
     cloud: Cloud, claim: Claim, server: int, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[CloudProvider]:
-    monkeypatch.setattr(CloudProvider, "_connected", lambda self: cloud)
+    monkeypatch.setattr(CloudProvider, "_connect", lambda self: cloud)
     table = {"provider": "ec2", "image": "1", "size": "1", "private_key": "/k", "port": server}
     made = CloudProvider(parse({"cloud": {**table, "driver": {"key": "s3cr/t"}}}, {}))
     await made.open(claim)
@@ -244,7 +244,7 @@ async def test_a_sweep_that_fails_forgets_nothing(provider: CloudProvider, cloud
 async def test_the_public_half_lies_beside_the_key_whatever_its_name(
     tmp_path: Path, claim: Claim, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CloudProvider, "_connected", lambda self: cloud)
+    monkeypatch.setattr(CloudProvider, "_connect", lambda self: cloud)
     key = tmp_path / "id_ed25519.cloud"
     table = {"provider": "ec2", "image": "1", "size": "1", "private_key": str(key), "user_data": "ex_userdata"}
     provider = CloudProvider(parse({"cloud": table}, {}))

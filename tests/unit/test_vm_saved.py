@@ -101,7 +101,7 @@ async def test_a_saved_machine_that_goes_just_then_is_replaced_once(
             raise FileNotFoundError(saved.key)
         return "node"
 
-    monkeypatch.setattr(LocalProvider, "_restored", restored)
+    monkeypatch.setattr(LocalProvider, "_restore", restored)
     provider, hardware = LocalProvider(tmp_path), Hardware(256 * MIB, 1, MIB)
 
     async def make(*names: str) -> object:

@@ -1,4 +1,4 @@
-"""The machine's cgroup hierarchies, version 1 and 2: where they are, what we may do in them, what they count."""
+"""The machine's cgroup hierarchies, versions 1 and 2: their directories, our permissions, limits and counters."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from dutyfree.model import Resources
 
 CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
-ASIDE = "beside-dutyfree"
-"""The group that the processes of a container go to, see `find`."""
-MOVES = 10
+SIDE_GROUP = "beside-dutyfree"
+"""The group to which the processes of a container are moved, see `find`."""
+MAX_MOVE_ROUNDS = 10
 _LEAST_QUOTA_US = 1000
 _SOCKETS_V1 = "memory.kmem.tcp.limit_in_bytes"
 _SOCKET_SHARE = 8
-"""Version 1 counts the buffers of TCP and UDP sockets apart from all other memory: they may take an eighth of the limit
-on top of it. That is enough for full buffers on dozens of connections, and little to take from others."""
+"""Version 1 counts the buffers of TCP and UDP sockets separately from other memory. They may take an eighth of the
+limit in addition to it: enough for full buffers on dozens of connections, and little for the rest of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Where this process may make cgroups. `homes` maps a controller to a directory; on v2 all to the same one."""
+    """The directories in which this process may make cgroups."""
 
     version: int
     homes: dict[str, str] = field(default_factory=dict)
+    """Controller to directory; with version 2, the same directory for all."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Controllers that cannot be used here, each with the reason."""
+    """Controllers that cannot be used on this host, each with the reason."""
     swap: bool = False
-    """Whether the machine swaps, so that a memory limit has to name swap, too."""
+    """Whether the machine has swap, so that a memory limit must limit swap as well."""
     sockets: bool = False
-    """Whether socket buffers have a limit of their own (version 1; version 2 counts them as memory)."""
+    """Whether socket buffers have a separate limit (version 1; version 2 counts them as memory)."""
 
     def directories(self) -> list[str]:
-        """The distinct directories below which groups are made."""
+        """The distinct directories in which groups are made."""
         return sorted(set(self.homes.values()))
 
 
 def find(*, make_room: bool = False) -> Cgroups:
-    """Look at the mounted hierarchies and at what this process may do in them.
+    """Find the mounted hierarchies, and the directories in which this process may make groups.
 
-    On version 2 a container's own group has processes in it, and so no groups with limits below it: with `make_room`
-    they are moved into a group beside ours. They stay under all limits of the container.
+    With version 2, a group with processes cannot have limited groups below it. A container's own group has processes,
+    so `make_room` moves them to a group beside ours. They stay under all limits of the container.
     """
     mounts = mount_points(Path("/proc/self/mountinfo").read_bytes().decode("utf-8", "surrogateescape"))
     own = groups_in(Path("/proc/self/cgroup").read_text())
@@ -91,7 +92,7 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
         if name not in mounts:
             missing[name] = f"the {name} controller is not mounted"
             continue
-        # Below our own group, so that whatever bounds us bounds our cells too.
+        # Below our own group, so that our own limits also apply to our cells.
         home = mounts[name] + own.get(name, "/").rstrip("/")
         home = home if Path(home).is_dir() else mounts[name]
         if os.access(home, os.W_OK):
@@ -104,7 +105,7 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
 
 
 def _find_v2(mount: str, own: str) -> Cgroups:
-    """The highest group that this process may make groups in; for root, the top."""
+    """The highest group in which this process may make groups; for root, the root group."""
     for home in [mount + str(path).rstrip("/") for path in _ancestors(own)]:
         if not (os.access(home, os.W_OK) and os.access(f"{home}/cgroup.procs", os.W_OK)):
             continue
@@ -118,25 +119,25 @@ def _find_v2(mount: str, own: str) -> Cgroups:
 
 
 def _usable(home: Path) -> list[str]:
-    """The controllers that groups below `home` can have: outside of the root, processes and controllers do not mix."""
+    """The controllers for groups below `home`. Except in the root group, they need a `home` without processes."""
     available = (home / "cgroup.controllers").read_text().split()
     is_root_or_empty = not (home / "cgroup.type").exists() or not (home / "cgroup.procs").read_text().strip()
     return available if is_root_or_empty else (home / "cgroup.subtree_control").read_text().split()
 
 
 def _move_aside(home: Path) -> None:
-    """Out of a group that is not the root of the hierarchy. What cannot be moved stays."""
+    """Move processes out of a group that is not the root of the hierarchy. Those that cannot be moved stay."""
     if not (home / "cgroup.type").exists() or not os.access(home / "cgroup.procs", os.W_OK):
         return
     with contextlib.suppress(OSError):
-        for _ in range(MOVES):
+        for _ in range(MAX_MOVE_ROUNDS):
             pids = (home / "cgroup.procs").read_text().split()
             if not pids:
                 return
-            (home / ASIDE).mkdir(exist_ok=True)
+            (home / SIDE_GROUP).mkdir(exist_ok=True)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    (home / ASIDE / "cgroup.procs").write_text(pid)
+                    (home / SIDE_GROUP / "cgroup.procs").write_text(pid)
 
 
 def _swaps() -> bool:
@@ -151,7 +152,7 @@ def _ancestors(group: str) -> list[Path]:
 def settings(
     version: int, controller: str, resources: Resources, *, swap: bool, sockets: bool = False
 ) -> list[tuple[str, str]]:
-    """The files of a group, and what is written to them, that hold it to `resources`."""
+    """The files of a group, and their values, that limit it to `resources`."""
     if version == 2:
         return _settings_v2(controller, resources, swap)
     return _settings_v1(controller, resources, swap, sockets)
@@ -182,7 +183,7 @@ def _settings_v2(controller: str, resources: Resources, swap: bool) -> list[tupl
 
 @dataclass(frozen=True, slots=True)
 class GroupCounters:
-    """The files in which the kernel counts what a sandbox ran into; absent where it is not limited."""
+    """The kernel's files that count how often a sandbox hit a limit; None for a limit that it does not have."""
 
     oom: str | None
     pids: str | None
@@ -198,12 +199,12 @@ class GroupCounters:
             return None
 
     def counters(self) -> LimitCounters:
-        """As `LimitWatch` promises."""
+        """The current counters, as `LimitWatch` promises."""
         return LimitCounters(_read_counter(self.oom, "oom_kill"), _read_counter(self.pids, "max"))
 
 
 def _read_counter(path: str | None, key: str) -> int:
-    """The number behind `key` in a flat keyed file; 0 where there is none (the sandbox may be gone already)."""
+    """The number after `key` in a flat keyed file; 0 if there is none (the sandbox may be gone already)."""
     if path is None:
         return 0
     try:

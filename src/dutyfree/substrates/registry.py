@@ -1,8 +1,8 @@
-"""Substrates by name: those that come with Dutyfree, and those that other packages add.
+"""Substrates by name: Dutyfree's own, and those that other packages add.
 
-A package adds one with an entry point in the group `dutyfree.substrates`, whose name is the substrate's and whose value
-is a callable that takes the substrate's options as keywords and returns a `Substrate` that is not open yet. A name that
-comes with Dutyfree cannot be taken over.
+A package adds a substrate by an entry point in the group `dutyfree.substrates`. The entry point's name is the
+substrate's name. Its value is a callable that takes the substrate's options as keywords, and returns a `Substrate` that
+is not open yet. A package cannot replace one of Dutyfree's own names.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `load` knows, sorted. Nothing is imported for it, so that a name may still prove unavailable."""
+    """All names that `load` accepts, sorted. Nothing is imported, so a substrate may still be unavailable."""
     return tuple(sorted(_table()))
 
 
 def load(name: str, **options: Any) -> Substrate:
-    """A new substrate, not open yet.
+    """Make a substrate, which is not open yet.
 
-    Raises InvalidRequest for a name that nobody registered or options that the substrate does not take, and
-    SubstrateUnavailable, naming the culprit, for one that cannot be imported or is no substrate.
+    Raises InvalidRequest for an unknown name, or for options that the substrate does not take. Raises
+    SubstrateUnavailable, with the package's name, if the entry point cannot be imported or is not a substrate.
     """
-    # Looking for plugins takes longer than making a cell: not for a name that they cannot take over.
+    # Plugins are searched only for other names: the search takes longer than making a cell.
     table = _built_in() if name in _BUILT_IN else _table()
     if name not in table:
-        raise InvalidRequest(f"there is no substrate {name!r}", hint=f"there are: {', '.join(sorted(table))}")
+        raise InvalidRequest(f"there is no substrate {name!r}", hint=f"choose one of: {', '.join(sorted(table))}")
     entry = table[name]
     try:
         factory = entry.load()
@@ -59,14 +59,14 @@ def load(name: str, **options: Any) -> Substrate:
     except Exception as error:
         raise _broken(entry, f"it cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(substrate, Substrate):
-        raise _broken(entry, f"it gave a {type(substrate).__name__}, which is not a Substrate")
+        raise _broken(entry, f"it returned a {type(substrate).__name__}, which is not a Substrate")
     return substrate
 
 
 def parse_options(entries: Iterable[str]) -> dict[str, Any]:
-    """Options for `load` from `NAME=VALUE` words; true, false and whole numbers are what they look like.
+    """Options for `load`, from `NAME=VALUE` words. `true`, `false` and whole numbers become bools and ints.
 
-    Raises InvalidRequest for a word of another shape.
+    Raises InvalidRequest for a word in another form.
     """
     options: dict[str, Any] = {}
     for entry in entries:

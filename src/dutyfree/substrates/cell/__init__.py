@@ -1,4 +1,4 @@
-"""Cells, Dutyfree's own sandboxes: planned in Python, built by the spawner, served by the guest."""
+"""Cells, Dutyfree's own sandboxes: planned in Python, made by the spawner process, served by the guest."""
 
 from dutyfree.substrates.cell.substrate import CellSubstrate
 

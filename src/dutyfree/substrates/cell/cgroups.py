@@ -1,4 +1,4 @@
-"""A cell's limits by cgroup: its groups as operations of the spawner, and where the kernel counts what was hit."""
+"""A cell's limits by cgroups: its groups as operations of the spawner, and the kernel's counters of limit hits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARENT = "dutyfree"
 
 
 def unenforced(cgroups: Cgroups, resources: Resources) -> list[Unenforced]:
-    """The limits that `resources` asks for and that these cgroups cannot give."""
+    """The limits in `resources` that these cgroups cannot enforce."""
     asked = {"memory": resources.memory_bytes, "pids": resources.pids, "cpu": resources.cpus}
     return [
         Unenforced(CAPABILITIES[name], cgroups.missing.get(name, "no cgroup controller"))
@@ -25,7 +25,7 @@ def unenforced(cgroups: Cgroups, resources: Resources) -> list[Unenforced]:
 
 
 def owner_plan(cgroups: Cgroups, owner: str) -> Plan:
-    """The groups that hold all cells of one host process; made once."""
+    """The groups that contain all cells of one host process; made once."""
     plan: Plan = []
     for home in cgroups.directories():
         parent = f"{home}/{PARENT}-{owner}"
@@ -42,7 +42,7 @@ def owner_plan(cgroups: Cgroups, owner: str) -> Plan:
 
 
 def cell_plan(cgroups: Cgroups, owner: str, cell: int, resources: Resources) -> Plan:
-    """The groups that hold one cell to `resources`; only those that something is asked of."""
+    """The groups of one cell: only those whose controllers limit something in `resources`."""
     version, swap, sockets = cgroups.version, cgroups.swap, cgroups.sockets
     files = {name: settings(version, name, resources, swap=swap, sockets=sockets) for name in cgroups.homes}
     used = {name: _group(cgroups, owner, cell, name) for name in cgroups.homes if files[name]}
@@ -59,14 +59,14 @@ def _group(cgroups: Cgroups, owner: str, cell: int, controller: str) -> str:
 
 
 def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
-    """The group of a cell in which all its processes can be frozen; None where there is none: version 1 has no such."""
+    """The cgroup that can freeze all processes of a cell; None with cgroup version 1."""
     if cgroups.version != 2 or not cgroups.homes:
         return None
     return _group(cgroups, owner, cell, next(iter(cgroups.homes)))
 
 
 def counters(cgroups: Cgroups, owner: str, cell: int) -> GroupCounters:
-    """Where the counters of a cell are."""
+    """The counters of a cell."""
     oom_file = "memory.events" if cgroups.version == 2 else "memory.oom_control"
     usage_file = "memory.current" if cgroups.version == 2 else "memory.usage_in_bytes"
     return GroupCounters(

@@ -1,4 +1,4 @@
-"""Images as cells see them: chains of directories, kept for as long as somebody stands on them."""
+"""Resolves images to chains of layer directories, which are kept while a cell or a snapshot uses them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dutyfree.images.blocking import stoppable
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
-from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, described
+from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, with_modes
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
 
 MAX_STORED = 32
-"""How many stored layers a cell's root is made of: each costs time at every look-up of a file that is not there, and
-all of their paths must fit into the kernel's one page of mount options."""
+"""The maximum of stored layers in a cell's root. Each layer slows every look-up of a missing file down, and the paths
+of all layers must fit into one page, the kernel's limit for mount options."""
 
 
 @dataclass(eq=False, slots=True)
 class Chain:
-    """What a cell stands on."""
+    """The layers below a cell, or of a snapshot, and the references that keep them."""
 
     image: Image
     base: Base
     frozen: tuple[FrozenLayer, ...] = ()
-    """Its live layers, bottom first; all stored ones lie below them."""
+    """The live layers, bottom first; all stored layers are below them."""
     hold: Hold | None = None
     stored: tuple[str, ...] = ()
-    """Its stored layers, bottom first, as they were asked for."""
+    """The stored layers of the image, bottom first, before they were flattened."""
 
 
 class Chains:
-    """Resolves images. Every chain that was got from here must be released once."""
+    """Resolves images to chains. The caller must release every chain once."""
 
     def __init__(self, store: Store, frozen: FrozenLayers, setting: Setting) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class Chains:
             lowers = [layer.lower for layer in reversed(live)] + [self._lower(layer) for layer in reversed(used)]
             if image.over_host and self._setting.host.is_overlay and any(lower.inside_host for lower in lowers):
                 hint = "set DUTYFREE_STATE_DIR to a directory on another file system, a volume for instance"
-                raise Unsupported("the kernel stacks no more overlays: this machine's root is one already", hint=hint)
+                raise Unsupported("this machine's root is an overlay, and the kernel stacks no more of them", hint=hint)
         except BaseException:
             if hold is not None:
                 hold.release()
@@ -77,11 +77,11 @@ class Chains:
         return Chain(image, Base(tuple(lowers), image.over_host), live, hold, stored)
 
     async def over(self, chain: Chain, frozen: Sequence[FrozenLayer]) -> Chain:
-        """The stored layers of `chain` with these live layers over them, bottom first."""
+        """A new chain: the stored layers of `chain`, and over them these live layers, bottom first."""
         return await self.resolve(replace(chain.image, layers=(*chain.stored, *(layer.name for layer in frozen))))
 
     def release(self, chain: Chain) -> None:
-        """Stand on it no longer."""
+        """Drop the chain's references to its layers."""
         for layer in chain.frozen:
             self._frozen.release(layer)
         if chain.hold is not None:
@@ -92,5 +92,5 @@ class Chains:
         if layer not in self._lowers:  # a stored layer never changes
             path = f"/layers/{layer.removeprefix('sha256:')}/tree"
             lower = Lower(path, "/layers", inside_host=self._setting.layers_inside_host)
-            self._lowers[layer] = described(lower, tree, self._setting)
+            self._lowers[layer] = with_modes(lower, tree, self._setting)
         return self._lowers[layer]

@@ -1,9 +1,9 @@
-"""What a cell's root may edit of the host's installation: which directories, and copies of which files.
+"""Finds the directories and files of the host's installation that a cell's root must be able to edit.
 
-A cell's root owns nothing on the host, so that it could not even append a line to its own view of `/etc/hosts`. The
-mask layer, which lies over the host's root, therefore repeats directories as its own, and holds copies of files that
-common tools edit in place. Only what everyone on the host may read is copied, and only once, when the host is opened
-(docs/adr/0012-copies-of-what-tools-edit.md).
+A cell's root owns nothing on the host, so it could not even append a line to its own view of `/etc/hosts`. Therefore
+the mask layer, which lies over the host's root, has its own directories in the same places, and copies of files that
+common tools edit in place. Only files that every user of the host may read are copied, and only once, when the
+substrate is opened (docs/adr/0012-copies-of-what-tools-edit.md).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dutyfree.images.ownership import SUBORDINATE_COUNT
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Where tools add and replace files: that many levels, and at most that many directories and copies."""
+    """A tree in which tools add and replace files, with bounds: levels, directories, and copies of files."""
 
     path: str
     levels: int
     directories: int
     copies: int
     copied: tuple[str, ...] = ("/",)
-    """Where in it tools edit files in place."""
+    """The parts of the tree in which tools edit files in place."""
 
 
 TREES = (
@@ -40,22 +40,22 @@ TREES = (
     Tree("/usr", 4, 2048, 0),
 )
 REPLACED_ONLY = ("/var/lib/dpkg/info", "/var/lib/apt/lists")
-"""Many files, which are replaced and never edited."""
+"""Directories with many files, which tools replace and never edit in place."""
 STATE = ("/var/lib/dpkg/status", "/var/lib/dpkg/status-old", "/var/lib/dpkg/available", "/var/lib/apt/extended_states")
-"""Files that are copied although they may be large."""
+"""Files that are copied up to `MAX_STATE_BYTES`."""
 MAX_FILE_BYTES = 128 * 1024
 MAX_STATE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 100_000
-"""How much is looked at: directories of millions of files must not hold up the opening."""
+"""How many directory entries are read in all: a directory with millions of files must not delay `open`."""
 
 LOCKS = (
     "/etc/.pwd.lock", "/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/triggers/Lock",
     "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock", "/var/cache/debconf/passwords.dat",
 )  # fmt: skip
-"""Files that are private on the host, and that tools need: a cell has them empty."""
+"""Files that are private on the host but that tools need: in a cell they are empty."""
 PRIVATE_DIRECTORIES = ("/var/cache/apt/archives/partial", "/var/lib/apt/lists/partial", "/var/cache/ldconfig")
-"""The same of directories."""
+"""Directories that are private on the host but that tools need: in a cell they are empty."""
 MAX_ACCOUNTS = 1024
 ONE_USER_APT = (
     "/etc/apt/apt.conf.d/99dutyfree",
@@ -64,32 +64,34 @@ ONE_USER_APT = (
     'Dir::State::lists "/var/lib/apt/lists.cell/";\n'
     'Dir::Cache::archives "/var/cache/apt/archives.cell/";\n',
 )
-"""Where root is the only user, apt cannot become another one to download, and cannot use what that one owns."""
+"""For cells with root as the only user: apt cannot switch to its own user, and cannot use that user's directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """Directories with their modes, each after its parent; files to be copied, with modes and owners of the copies;
-    files with modes and texts of their own."""
+    """The directories and files that the mask layer has for cells to edit."""
 
     directories: tuple[tuple[str, int], ...]
+    """Paths and modes, each directory after its parent."""
     owned: tuple[tuple[str, int, int], ...]
-    """Those directories that do not belong to root, with their modes and owners."""
+    """The directories that do not belong to root: paths, modes and owners."""
     copies: tuple[tuple[str, int, int], ...]
+    """The files to copy: paths, and the modes and owners of the copies."""
     texts: tuple[tuple[str, int, str], ...]
+    """The files that cells have with another content: paths, modes and contents."""
 
 
 def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] = TREES) -> Editable:
-    """Look at this host. What is in `hidden`, or below, is neither repeated nor copied.
+    """Survey this host. Paths in `hidden`, and all below them, are left out.
 
-    `one_user`: cells have no user but root.
+    `one_user`: cells have no user except root.
     """
     finder = _Finder(frozenset(hidden))
     for tree in trees:
         finder.walk(tree)
     texts = [(path, 0o600, "") for path in LOCKS if os.path.lexists(path)]
-    # Tools give these files to another group; where there is none, they do without the files.
-    texts += [ONE_USER_APT] if one_user else [(path, 0o640, text) for path, text in _shadows().items()]
+    # Tools give the shadow files to another group; in cells without other groups, they work without these files.
+    texts += [ONE_USER_APT] if one_user else [(path, 0o640, text) for path, text in _shadow_files().items()]
     texts = [text for text in texts if _parent(text[0]) in finder.directories]
     given = {text[0] for text in texts}
     copies = tuple((path, mode, uid) for path, (mode, uid) in finder.copies.items() if path not in given)
@@ -98,7 +100,7 @@ def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] =
 
 
 class _Finder:
-    """Collects what is open to everyone, the upper levels first."""
+    """Collects directories and files that every user may read, upper levels first."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
         self._hidden = hidden
@@ -107,9 +109,9 @@ class _Finder:
         self._left_copies = 0
         self.directories: dict[str, int] = {}
         self.owners: dict[str, int] = {}
-        """Of those directories that do not belong to root."""
+        """The owners of directories that do not belong to root."""
         self.copies: dict[str, tuple[int, int]] = {}
-        """Modes and owners."""
+        """The modes and owners of the files to copy."""
 
     def walk(self, tree: Tree) -> None:
         if not (self._is_open(_parent(tree.path)) and self._is_open(tree.path)):
@@ -124,11 +126,11 @@ class _Finder:
             left -= 1
             copied = self._left_copies > 0 and path.startswith(tree.copied) and not path.startswith(REPLACED_ONLY)
             if level > 1 or copied:
-                below = self._look_into(path, copied=copied)
+                below = self._scan(path, copied=copied)
                 queue.extend((each, level - 1) for each in sorted(below) if level > 1)
 
     def _is_open(self, path: str, device: int | None = None) -> bool:
-        """Whether everyone may look into a directory; it is then taken note of. What is mounted below may be slow."""
+        """Whether every user may read a directory; it is then recorded. Mounts below are left out: they may be slow."""
         if path in self.directories or path == "":
             return True
         if path in self._hidden:
@@ -144,8 +146,8 @@ class _Finder:
             self.owners[path] = found.st_uid
         return True
 
-    def _look_into(self, path: str, *, copied: bool) -> list[str]:
-        """Its directories; its files are taken note of."""
+    def _scan(self, path: str, *, copied: bool) -> list[str]:
+        """Record the files of a directory, and return its directories."""
         below = []
         try:
             with os.scandir(path) as entries:
@@ -156,7 +158,7 @@ class _Finder:
                     elif copied and entry.is_file(follow_symlinks=False) and entry.path not in self._hidden:
                         self._copy(entry)
         except OSError:
-            return []  # gone meanwhile
+            return []  # it was removed meanwhile
         return below
 
     def _copy(self, entry: os.DirEntry[str]) -> None:
@@ -174,8 +176,8 @@ class _Finder:
             self.copies[entry.path] = (stat.S_IMODE(found.st_mode) & 0o777, uid)
 
 
-def _shadows() -> dict[str, str]:
-    """Accounts without passwords: tools want to find an entry for each user, and the host's are nobody's business."""
+def _shadow_files() -> dict[str, str]:
+    """Shadow files without passwords: tools expect an entry for each user, and cells must not see the host's."""
     names = [user.pw_name for user in pwd.getpwall()[:MAX_ACCOUNTS]]
     return {"/etc/shadow": "".join(f"{name}:!:::::::\n" for name in names), "/etc/gshadow": ""}
 
@@ -185,6 +187,6 @@ def _parent(path: str) -> str:
 
 
 def private_directories(*, one_user: bool) -> Iterator[str]:
-    """Those of `PRIVATE_DIRECTORIES` that are here. Cells with one user would need mounts for them, and do without."""
+    """The `PRIVATE_DIRECTORIES` of this host. None for cells with one user, which would need a mount for each."""
     places = () if one_user else PRIVATE_DIRECTORIES
     return (path for path in places if os.path.isdir(path) and os.path.realpath(path) == path)  # noqa: PTH112 - is no error

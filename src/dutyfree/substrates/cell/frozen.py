@@ -1,4 +1,4 @@
-"""Frozen layers: what cells wrote, kept for others to start from, in memory or on disk as it was with its cell."""
+"""Frozen layers: files that a cell wrote, kept for other cells to start from, in memory or on disk as in their cell."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.setting import Lower, Setting, parents
-from dutyfree.substrates.cell.spawner import Birth, Spawner
+from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 
 MAX_FROZEN = 512
-"""Every new cell starts with a copy of the spawner's mounts, of which each frozen layer is one."""
+"""A limit, because each frozen layer is a mount of the spawner, and every new cell starts with a copy of all mounts."""
 
 
 @dataclass(eq=False, slots=True)
 class FrozenLayer:
-    """One frozen layer; gone when nobody refers to it any more."""
+    """One frozen layer. Removed with its last reference."""
 
     name: str
-    """As it stands in an image."""
+    """The layer's name in `Image.layers`."""
     number: int
     lower: Lower
     tree: Path
-    """The same directory, as this process reaches it."""
+    """The path by which this process reaches the directory of `lower`."""
     copied: Path | None = None
-    """The directory that was made for it, if it is a copy."""
+    """The directory that was made for the layer, if it is a copy."""
     stored: str | None = None
-    """Its name in the image store, once it was saved."""
+    """The layer's name in the image store, once it was saved."""
     references: int = 1
 
 
 class FrozenLayers:
-    """All that one substrate keeps. Whoever gets a layer from here refers to it, and must `release` it."""
+    """The frozen layers of one substrate. A caller that gets a layer must `release` it."""
 
     def __init__(self, spawner: Spawner, setting: Setting) -> None:
         self._spawner = spawner
@@ -46,24 +46,24 @@ class FrozenLayers:
         self._layers: dict[str, FrozenLayer] = {}
         self._removals: set[asyncio.Task[None]] = set()
 
-    async def show(self, birth: Birth, number: int, *, shared_disk: bool) -> FrozenLayer:
-        """The writable space of a cell. It is a layer, which does not change, only once the cell is dead.
+    async def show(self, handle: CellHandle, number: int, *, shared_disk: bool) -> FrozenLayer:
+        """Make the writable space of a cell visible as a layer. It may still change until the cell is dead.
 
-        `shared_disk`: it is a directory on the disk, not a file system of its own. Raises CapacityError,
+        `shared_disk`: the space is a directory on the shared disk, not its own file system. Raises CapacityError,
         SubstrateFailed.
         """
         self._check_room()
-        await self._spawner.freeze(birth, number)
+        await self._spawner.freeze(handle, number)
         path = f"/frozen/{number}/upper"
-        # What is on the disk can be translated if the disk can.
+        # On a shared disk, ids can be translated only if the whole disk supports it.
         mount = self._setting.disk_mount if shared_disk and not self._disk_translates else f"/frozen/{number}"
         lower = Lower(path, mount, inside_host=shared_disk and self._setting.disk_inside_host)
-        return self._add(FrozenLayer(self._name(number), number, lower, self.seen(path)))
+        return self._add(FrozenLayer(self._name(number), number, lower, self.host_path(path)))
 
     async def copy(self, layers: Sequence[FrozenLayer], number: int) -> FrozenLayer:
-        """One layer with the effect of all, bottom first.
+        """Copy these layers, bottom first, into one new layer with the same effect.
 
-        Raises CapacityError (the disk is full), InvalidRequest for what no layer can hold, SubstrateFailed.
+        Raises CapacityError (the disk is full), InvalidRequest for files that a layer cannot contain, SubstrateFailed.
         """
         self._check_room()
         directory = Path(self._setting.disk_directory, str(number))
@@ -75,7 +75,7 @@ class FrozenLayers:
             raise
         lower = Lower(str(target), self._setting.disk_mount, inside_host=self._setting.disk_inside_host)
         layer = self._add(FrozenLayer(self._name(number), number, lower, target, copied=directory))
-        self.settle(layer)
+        self.read_modes(layer)
         return layer
 
     def _fill(self, target: Path, trees: list[Path], on_bytes: Callable[[int], None]) -> None:
@@ -86,15 +86,15 @@ class FrozenLayers:
             ownership = Ownership(None if self._setting.rootless else 0)
             merge_trees(trees, target, bottom=False, ownership=ownership, on_bytes=on_bytes)
 
-    def settle(self, layer: FrozenLayer) -> None:
-        """What it was the writable space of is dead: look at what is in it."""
+    def read_modes(self, layer: FrozenLayer) -> None:
+        """Read the modes of the layer's directories. Called when its cell is dead, so that they are final."""
         try:
-            layer.lower = described(layer.lower, layer.tree, self._setting)
+            layer.lower = with_modes(layer.lower, layer.tree, self._setting)
         except OSError as error:
-            raise SubstrateFailed(f"what a sandbox wrote cannot be read: {error.strerror}") from None
+            raise SubstrateFailed(f"the files that a sandbox wrote cannot be read: {error.strerror}") from None
 
     def find(self, name: str) -> FrozenLayer:
-        """Refer to a layer by its name in an image. Raises InvalidRequest for one that is gone, or not from here."""
+        """The layer of this name, with a new reference. Raises InvalidRequest if the substrate does not keep it."""
         layer = self._layers.get(name)
         if layer is None:
             hint = "keep the snapshot until the last sandbox was started from it, or save it"
@@ -103,7 +103,7 @@ class FrozenLayers:
         return layer
 
     def release(self, layer: FrozenLayer) -> None:
-        """Refer to it no longer."""
+        """Drop a reference to the layer; the last one removes it."""
         layer.references -= 1
         if layer.references:
             return
@@ -116,11 +116,11 @@ class FrozenLayers:
         removal.add_done_callback(self._removals.discard)
 
     async def close(self) -> None:
-        """Wait for removals that are under way; what is still kept goes with the spawner."""
+        """Wait until all running removals have ended. The remaining layers end with the spawner."""
         await asyncio.gather(*self._removals, return_exceptions=True)
 
-    def seen(self, path: str) -> Path:
-        """A path of the spawner's root, as this process reaches it."""
+    def host_path(self, path: str) -> Path:
+        """The path by which this process reaches a path of the spawner's root."""
         return Path(f"/proc/{self._spawner.pid}/root{path}")
 
     def _add(self, layer: FrozenLayer) -> FrozenLayer:
@@ -139,15 +139,15 @@ class FrozenLayers:
             raise CapacityError(f"{MAX_FROZEN} snapshots are kept already", hint="discard or save some")
 
 
-def described(lower: Lower, tree: Path, setting: Setting) -> Lower:
-    """The layer with what its tree has of the directories that are overlaid by themselves. Raises OSError."""
+def with_modes(lower: Lower, tree: Path, setting: Setting) -> Lower:
+    """The layer with the modes of its root and of its directories at `Setting.inner_roots`. Raises OSError."""
     inner = {path: _directory_mode(tree, path) for path in setting.inner_roots}
     found = frozenset((path, mode) for path, mode in inner.items() if mode is not None)
     return replace(lower, inner=found, mode=stat.S_IMODE(tree.lstat().st_mode))
 
 
 def _directory_mode(tree: Path, path: str) -> int | None:
-    """None where there is no directory. A link is none, nor does one lead there: it could lead out of the layer."""
+    """The mode of a directory in a layer; None if there is none. Links are not followed: they could leave the layer."""
     mode = 0
     for each in (*parents(path), path):
         try:

@@ -1,8 +1,8 @@
-"""The host's own root as a base layer: what a cell sees of it, and what is masked.
+"""The host's own root as a base layer: which parts a cell sees, and which parts are masked.
 
-The base needs no image. It is never written to. A cell's root user stands for an id that owns nothing on the host, so
-that whatever only the host's root may read, a cell cannot, masked or not; masks are for what *everyone* may
-read but a cell has no business seeing, and for what must be the cell's own.
+This base needs no image, and cells never write to it. A cell's root user is mapped to an id that owns nothing on the
+host, so a cell cannot read files that only the host's root may read, masked or not. Masks hide files that *every* user
+of the host may read but cells should not see, and directories of which each cell needs its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN_DIRECTORIES: dict[str, int] = {
     "/tmp": 0o1777,
     "/var/tmp": 0o1777,
 }
-"""Directories that every cell has empty and for itself."""
+"""Directories that are empty and private in every cell."""
 
 MASKED_DIRECTORIES = (
     "/boot",
@@ -91,48 +91,48 @@ class TopLevel:
     name: str
     mode: int
     link_target: str | None = None
-    """For a symlink, where it leads."""
+    """The target of a symlink; None for a directory."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is a directory that the host opens to everyone."""
+        """Whether it is a directory that every user may read."""
         return self.link_target is None and is_open(self.mode)
 
 
 @dataclass(frozen=True, slots=True)
 class HostRoot:
-    """What there is on this host. Paths are absolute and free of links; each directory comes after its parent."""
+    """The facts about this host's root. Paths are absolute and without links; each directory is after its parent."""
 
     top_level: tuple[TopLevel, ...]
     own: tuple[tuple[str, int], ...]
     masked_directories: tuple[str, ...]
     masked_files: tuple[str, ...]
     repeated: tuple[tuple[str, int], ...]
-    """Directories, with their modes, that the mask layer repeats: all parents of masks, and those open to additions."""
+    """Directories, with modes, that the mask layer has too: all parents of masks, and those that cells may add to."""
     parts: tuple[Part, ...]
-    """What each cell gets by a mount of its own; each comes after its parent."""
+    """The parts that each cell gets by a separate mount; each is after its parent."""
     resolv_conf: str
-    """How names are resolved, where the host keeps that in a place that is hidden from cells; otherwise empty."""
+    """The content of /etc/resolv.conf if it is a link, whose target may be hidden from cells; otherwise empty."""
     name_servers: str
-    """How names are resolved, wherever the host keeps that."""
+    """The content of /etc/resolv.conf."""
     is_overlay: bool = False
-    """Whether the root is an overlay itself, as in a container."""
+    """Whether the host's root is an overlay itself, as in a container."""
     has_keys: bool = False
     """Whether the kernel lists keys in `/proc/keys`."""
     mounted: tuple[str, ...] = ()
-    """What is mounted in the host's installation, but for the kernel's own file systems and what is always masked."""
+    """The mounts in the host's installation, except the kernel's own file systems and what is always masked."""
     absent: tuple[str, ...] = ()
-    """Those of `own` that the host has not got."""
+    """The paths in `own` that do not exist on the host."""
     owned: tuple[tuple[str, int, int], ...] = ()
-    """Those of `repeated` that do not belong to root, with modes and owners."""
+    """The directories in `repeated` that do not belong to root, with modes and owners."""
     copies: tuple[tuple[str, int, int], ...] = ()
-    """Files, with modes and owners of the cells' own copies of them (see `editable`)."""
+    """The files that cells get copies of, with the modes and owners of the copies (see `editable`)."""
     texts: tuple[tuple[str, int, str], ...] = ()
-    """Files, with modes and contents, that cells have of their own."""
+    """The files that cells have with another content, with modes and contents."""
 
     @property
     def overlaid(self) -> tuple[Part, ...]:
-        """The parts in which a cell can write."""
+        """The parts that a cell can write to."""
         return tuple(part for part in self.parts if part.is_overlaid)
 
     @property
@@ -142,19 +142,19 @@ class HostRoot:
 
 
 def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> HostRoot:
-    """Look at this host's root. `extra_masks` are files or directories that cells must not see.
+    """Survey this host's root. `extra_masks` are files or directories that cells must not see.
 
-    Raises InvalidRequest for an extra mask that is not there: a mask that hides nothing is a mistake.
+    Raises InvalidRequest if an extra mask does not exist: a mask that hides nothing is a mistake.
     """
     mounted = mounts.read()
     for path in extra_masks:
         if not os.path.lexists(path):
-            raise InvalidRequest(f"there is nothing at {path!r} to be masked")
+            raise InvalidRequest(f"the mask {path!r} does not exist on this host")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ or Path("/var/run/secrets/kubernetes.io").exists()
     masks_of_ours = [*MASKED_DIRECTORIES, *MASKED_FILES, *OWN_DIRECTORIES, *_homes(), *_core_dumps(), *extra_masks]
     closed = [*not_for_cells(mounted, in_pod=in_pod), *_mounted_sockets(mounted)]
     named = [*masks_of_ours, *closed]
-    # Both spellings: where a path leads through links, what is at its end must be hidden as well.
+    # Both the path and its resolved form: if a path contains links, their target must be hidden as well.
     masks = {path for name in named for path in (os.path.realpath(name), name) if os.path.realpath(path) == path}
     masks -= {"/", *OWN_DIRECTORIES}
     directories = {path for path in masks if _is_real_directory(path)}
@@ -195,7 +195,7 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
 def seen_directories(
     top_level: Iterable[TopLevel], hidden: Collection[str], mounted: Iterable[mounts.Mount]
 ) -> list[tuple[str, int]]:
-    """The directories of `/` that a rootless cell sees; data that is mounted below one hides the whole of it."""
+    """The directories of `/` that a rootless cell sees. A directory with data mounted below it is hidden completely."""
     data = [mount.path for mount in mounted if not is_below(mount.path, SYSTEM_TREES)]
     seen = [(f"/{entry.name}", entry.mode) for entry in top_level if entry.is_open and f"/{entry.name}" not in hidden]
     return [(path, mode) for path, mode in seen if not any(is_below(each, [path]) for each in data)]
@@ -216,18 +216,18 @@ def _mode_of(path: str) -> int | None:
 
 
 def _mounted_sockets(mounted: Iterable[mounts.Mount]) -> list[str]:
-    """Sockets of services, a container engine's for instance: whoever reaches one may speak to it, also read-only."""
+    """Mounted sockets of services, such as a container engine's: even on a read-only mount, a process can connect."""
     places = (mount.path for mount in mounted if is_below(mount.path, SYSTEM_TREES) and not is_remote(mount.kind))
     return [path for path in places if stat.S_ISSOCK(_mode_of(path) or 0)]
 
 
 def _is_reachable(path: str) -> bool:
-    """Whether this user could get there at all; what even it cannot reach, its cells cannot either."""
+    """Whether this user can reach the path. Cells cannot reach more than their user."""
     return os.access(str(Path(path).parent), os.X_OK)
 
 
 def _homes() -> Iterator[str]:
-    """Home directories of the people who log in here, wherever they are, and of whoever runs this."""
+    """The home directories of login users of this host, and of the user of this process."""
     users = [user for user in pwd.getpwall() if user.pw_uid >= LEAST_LOGIN_UID]
     names = [os.environ.get("SUDO_USER", "")]
     with contextlib.suppress(KeyError):
@@ -246,9 +246,9 @@ def _core_dumps() -> Iterator[str]:
 
 
 def core_directories(pattern: str) -> list[str]:
-    """Where the kernel leaves core dumps, if that is a directory for nothing else (not `/` or `/var` itself)."""
+    """The directory for the kernel's core dumps, if it has no other use (so not `/` or `/var` itself)."""
     if not pattern.startswith("/"):
-        return []  # the working directory of the process, or a program
+        return []  # core dumps go to the process's working directory, or to a program
     path = pattern.strip().split("%", 1)[0].rpartition("/")[0]
     shared = {*SYSTEM_TREES, *(tree.path for tree in editable.TREES), "/usr/bin", "/usr/lib", "/usr/share", "/var/lib"}
     return [path] if path and path not in shared else []
@@ -261,7 +261,7 @@ def _top_level(remote: Collection[str]) -> Iterator[TopLevel]:
 
 
 def _repeated(masks: list[str], hidden: set[str], addable: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Every parent of a mask, however closed the host keeps it, and the directories that a cell may add to."""
+    """All parents of masks, whatever their modes, and the directories that a cell may add files to."""
     modes: dict[str, int] = {}
     for path in _with_parents([str(Path(path).parent) for path in masks if path.count("/") > 1]):
         if path in modes or is_below(path, hidden) or os.path.realpath(path) != path or not _is_real_directory(path):

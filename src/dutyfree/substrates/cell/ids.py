@@ -1,8 +1,8 @@
-"""Ranges of user ids, of which no two cells of this machine have the same.
+"""Ranges of user ids: each cell of this machine gets its own.
 
-The kernel counts many things for each user: watches of epoll, descriptors on their way through sockets, pages of pipes.
-With a range of its own, a cell cannot use up what another cell needs. On disk all files belong to one range
-(`Setting.root_id`); mounts translate.
+The kernel counts many resources per user: epoll watches, descriptors in transit through sockets, pages of pipes. With
+its own range of ids, a cell cannot use up what another cell needs. On disk, all files belong to one range
+(`Setting.root_id`); id-mapped mounts translate.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dutyfree import fork_safety
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 
 RANGES = 0x0FFE
-"""With the one that files belong to, which is number 0. The ids behind them are systemd's, for files of other machines,
-and the kernel takes ids from 2^31 on for negative numbers in places."""
+"""The number of ranges, including number 0, which files belong to. Higher ids are not usable: systemd reserves the next
+ones for foreign files, and some parts of the kernel treat ids from 2^31 on as negative numbers."""
 KEPT_IDLE = 256
-"""How many free ranges are kept for the next cells: for these the spawner has a user namespace ready."""
+"""How many free ranges this process keeps for its next cells: the spawner still has user namespaces for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """`SUBORDINATE_COUNT` ids of the host. Number 0 is shared by cells that cannot have one of their own."""
+    """`SUBORDINATE_COUNT` ids of the host. Cells that cannot have their own range share number 0."""
 
     number: int = 0
 
     @property
     def first(self) -> int:
-        """What stands for a cell's root."""
+        """The host's id for the cell's root."""
         return SUBORDINATE_IDS + self.number * SUBORDINATE_COUNT
 
     @property
     def account(self) -> int:
-        """The user that makes the cell's user namespace, and that the kernel charges for what is counted there."""
+        """The user that makes the cell's user namespace. The kernel charges this user for what it counts there."""
         return self.first + SUBORDINATE_COUNT - 1
 
 
@@ -45,7 +45,7 @@ SHARED = IdRange()
 
 
 class IdRanges:
-    """Those that this process has taken. A range is taken by a lock on one byte of a file that the machine shares."""
+    """The ranges of this process. Each is reserved by a lock on one byte of a file that all processes share."""
 
     def __init__(self, file: Path) -> None:
         """Raises OSError."""
@@ -53,11 +53,11 @@ class IdRanges:
         fork_safety.keep_from_children(self.lock_fd)
         self._idle: list[int] = []
         self._held: set[int] = set()
-        """Idle or not; the kernel sees no conflict between two locks of one open file."""
-        self._next = random.randrange(1, RANGES)  # processes seldom meet
+        """All ranges of this process, idle or not. Needed because two locks of one open file do not conflict."""
+        self._next = random.randrange(1, RANGES)  # random, so that processes seldom try the same range
 
     def take(self) -> IdRange | None:
-        """One that no other cell of this machine has; None if all are taken."""
+        """A range that no other cell of this machine has; None if all are taken."""
         if self._idle:
             return IdRange(self._idle.pop())
         for _ in range(1, RANGES):
@@ -68,7 +68,7 @@ class IdRanges:
         return None
 
     def give_back(self, taken: IdRange) -> None:
-        """Its cell is gone."""
+        """Return a range whose cell is gone."""
         if len(self._idle) < KEPT_IDLE:
             self._idle.append(taken.number)
         else:
@@ -76,7 +76,7 @@ class IdRanges:
             self._held.discard(taken.number)
 
     def _lock(self, number: int, kind: int) -> bool:
-        """These locks belong to the open file, not to a process: the spawner, which inherits it, keeps them, too."""
+        """Lock or unlock a range. Locks belong to the open file, so the spawner, which inherits it, holds them too."""
         region = struct.pack("hhqqi0q", kind, os.SEEK_SET, number, 1, 0)
         try:
             fcntl.fcntl(self.lock_fd, fcntl.F_OFD_SETLK, region)
@@ -85,5 +85,5 @@ class IdRanges:
         return True
 
     def close(self) -> None:
-        """Give all of them back."""
+        """Return all ranges."""
         fork_safety.close(self.lock_fd)

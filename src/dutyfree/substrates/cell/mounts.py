@@ -1,5 +1,5 @@
-"""What is mounted on this host, read from the kernel's list, without a look into the file systems themselves: one that
-does not answer (a network file system whose server is away) would hold us up."""
+"""The mounts of this host, from the kernel's list. The file systems themselves are not accessed: a network file system
+whose server does not answer would block us."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Mount:
 
     path: str
     kind: str
-    """Of the file system: ext4, overlay, tmpfs, fuse.sshfs ..."""
+    """The type of the file system: ext4, overlay, tmpfs, fuse.sshfs ..."""
     device: str
-    """Major and minor number. (`st_dev` would tell parts of one btrfs apart.)"""
+    """Major and minor number. (Not `st_dev`, which differs between the subvolumes of one btrfs.)"""
 
 
 def read() -> tuple[Mount, ...]:
-    """All mounts that this process can see, in the order in which they were made; a later one hides an earlier one."""
+    """All mounts that this process sees, oldest first; a later mount hides an earlier one at the same path."""
     return parse(Path("/proc/self/mountinfo").read_bytes())
 
 
 def parse(mountinfo: bytes) -> tuple[Mount, ...]:
-    """From the text of a process's `mountinfo`."""
+    """The mounts in the text of a process's `mountinfo`."""
     found = []
-    for line in filter(None, mountinfo.split(b"\n")):  # a name may have any other end of a line in it
+    for line in filter(None, mountinfo.split(b"\n")):  # not `splitlines`: a path may contain other line separators
         before, _, after = line.partition(b" - ")
         words = before.split(b" ")
         path = os.fsdecode(_OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), words[4]))
@@ -40,7 +40,7 @@ def parse(mountinfo: bytes) -> tuple[Mount, ...]:
 
 
 EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd", "/proc/openprom", "/proc/fs/ntfs")
-"""Directories of /proc that are there to be mounted on: what covers them hides nothing."""
+"""Empty directories of /proc that exist only as mount points: a mount there hides nothing."""
 
 
 def is_masked_proc(mounts: Iterable[Mount]) -> bool:
@@ -50,7 +50,7 @@ def is_masked_proc(mounts: Iterable[Mount]) -> bool:
 
 
 def devices_of(mounts: Iterable[Mount], paths: Iterable[str]) -> set[str]:
-    """The file systems that these paths, free of links, are on."""
+    """The devices of the file systems that contain these paths, which must not have links."""
     table = {mount.path: mount.device for mount in mounts}
     found = set()
     for path in paths:

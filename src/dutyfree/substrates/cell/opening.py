@@ -1,4 +1,4 @@
-"""Opening the spawner: its root is made in steps, and what this machine refuses of the host's parts is done without."""
+"""Sets up the spawner's root in steps. If this machine refuses a part of the host's root, cells work without it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.spawner import Spawner
 
 
-async def settle(spawner: Spawner, setting: Setting) -> Setting:
-    """Make the spawner's root; returns the setting with the parts as they can be shown. Raises SubstrateUnavailable."""
+async def set_up(spawner: Spawner, setting: Setting) -> Setting:
+    """Make the spawner's root. Returns the setting with the parts that could be shown. Raises SubstrateUnavailable."""
     await spawner.prepare(spawner_root.root_plan(setting))
-    taken = await _taken(spawner, setting)
+    taken = await _take_parts(spawner, setting)
     await spawner.prepare(spawner_root.move_plan(setting))
-    shown = [await _tried(spawner, setting, part) for part in taken]
+    shown = [await _try_part(spawner, setting, part) for part in taken]
     parts = tuple(part for part in shown if part is not None)
     setting = replace(setting, host=replace(setting.host, parts=parts))
     await spawner.prepare(spawner_root.last_plan(setting))
@@ -29,8 +29,8 @@ async def _translates(spawner: Spawner, path: str) -> bool:
     return await spawner.attempt(spawner_root.translation_plan(path)) is None
 
 
-async def _taken(spawner: Spawner, setting: Setting) -> list[Part]:
-    """The parts that could be had, numbered. Those that cells have copies of are none."""
+async def _take_parts(spawner: Spawner, setting: Setting) -> list[Part]:
+    """The parts that the spawner could mount, numbered. A part that cells have a copy of is not needed."""
     copied = {path for path, _mode, _owner in setting.host.copies} if not setting.rootless else set()
     found = []
     for number, part in enumerate(setting.host.parts, 1):
@@ -44,10 +44,10 @@ async def _taken(spawner: Spawner, setting: Setting) -> list[Part]:
     return found
 
 
-async def _tried(spawner: Spawner, setting: Setting, part: Part) -> Part | None:
-    """The part as it can be shown; None if it cannot."""
+async def _try_part(spawner: Spawner, setting: Setting, part: Part) -> Part | None:
+    """The part, overlaid or else read-only; None if neither works."""
     if not part.is_overlaid or await spawner.attempt(spawner_root.trial_plan(setting, part)) is None:
         return part
     if await spawner.attempt(spawner_root.as_it_is_plan(part)) is not None:
         return None
-    return part.as_it_is("the kernel makes no overlay of it")
+    return part.as_it_is("the kernel refuses an overlay over it")

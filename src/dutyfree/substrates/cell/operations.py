@@ -1,6 +1,6 @@
-"""The operations that the spawner understands, and how they are written down.
+"""The operations of the spawner, and their encoding.
 
-A plan is a list of operations; the numbers are those of `native/spawner/spawner.h`.
+A plan is a list of operations. The numbers are those in `native/spawner/spawner.h`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 
 class Verb(IntEnum):
-    """What an operation does; its arguments are listed beside the same name in `spawner.h`."""
+    """What an operation does; `spawner.h` lists the arguments next to the same name."""
 
     CELL = 1
     CGROUP = 2
@@ -80,7 +80,7 @@ def op(verb: Verb, *arguments: str | int) -> Operation:
 
 
 def mkdir(path: str, mode: int = 0o755, owner: int = 0) -> Operation:
-    """A directory of that mode and owner, whether it was there before or not."""
+    """Make a directory with this mode and owner; an existing directory gets them too."""
     return op(Verb.MKDIR, path, f"{mode:o}", owner)
 
 
@@ -90,12 +90,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def bind(source: str, target: str, flags: int = 0) -> Operation:
-    """The tree at `source` seen at `target` as well."""
+    """Bind-mount the tree at `source` to `target`."""
     return mount(source, target, flags=MountFlag.BIND | flags)
 
 
 def encode(plan: Iterable[Operation]) -> bytes:
-    """The plan as fields, ready to be sent."""
+    """The plan in the spawner's wire format."""
     parts = []
     for operation in plan:
         body = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in operation.arguments)

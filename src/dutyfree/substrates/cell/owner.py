@@ -1,4 +1,4 @@
-"""Who owns which cells: a claim, and the directories and cgroups that bear its name."""
+"""The owner of cells: a claim, and the directories and cgroups that are named after it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Owner:
 
     @property
     def name(self) -> str:
-        """What cgroups and directories are named after."""
+        """The claim's name, which cgroups and directories are named after."""
         return self.claimed.name
 
     @property
     def state_directory(self) -> Path:
-        """For small things, in memory."""
+        """The directory for small files, in memory."""
         return self.claimed.directory
 
     @property
@@ -60,7 +60,8 @@ def claim() -> Owner:
     except OSError as error:
         claimed.release()
         hint = "set DUTYFREE_STATE_DIR to a directory that you may write to"
-        raise SubstrateUnavailable(f"no place for the state of cells: {error}", hint=hint) from error
+        message = f"the directory for the state of cells cannot be made: {error}"
+        raise SubstrateUnavailable(message, hint=hint) from error
     return Owner(claimed, disk, ids)
 
 

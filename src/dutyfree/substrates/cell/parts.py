@@ -1,7 +1,7 @@
-"""The parts of the host's root that a cell gets by mounts of their own, because something is mounted there.
+"""Parts: the directories and files of the host's root that are mounted separately in each cell.
 
-Never all or nothing: a part that cannot be overlaid is shown read-only, and one that cannot be shown is hidden. All of
-this is pure, but for `look`.
+They need separate mounts because they are mount points of the host, or contain some. A part that cannot be overlaid is
+shown read-only, and a part that cannot be shown is hidden. All functions except `look` are pure.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path, PurePosixPath
 from dutyfree.substrates.cell.mounts import Mount
 
 SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
-"""Where a separate file system belongs to the host's installation; anywhere else it is data, which cells do not see."""
+"""A file system mounted here belongs to the host's installation. Elsewhere it is data, which cells do not see."""
 KERNEL_KINDS = frozenset({
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs",
     "tracefs",
 })  # fmt: skip
-"""Doors to the kernel, not files."""
+"""File systems that are interfaces to the kernel."""
 REMOTE_KINDS = ("fuse", "nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre", "glusterfs", "virtiofs")
-"""File systems that a server or another process answers for. If it does not, we must not wait for it."""
+"""File systems served by another machine or process. We must not wait for one that does not answer."""
 MAX_PARTS = 128
 MAX_PIECES = 48
-"""Into how many directories one is taken apart before it is shown read-only as a whole."""
+"""A directory that would be split into more parts than this is shown read-only as a whole."""
 MAX_DEPTH = 4
 
 
@@ -35,54 +35,54 @@ class Showing(StrEnum):
     """How a cell sees a part."""
 
     OVERLAID = "overlaid"
-    """As the host has it; what the cell changes is its own."""
+    """An overlay over the host's directory: changes stay in the cell."""
     READ_ONLY = "read-only"
     TAKEN_APART = "taken apart"
-    """A directory of the mask layer, with the host's directories in it as parts."""
+    """A directory of the mask layer that contains the host's directories as parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A directory or file below `/` that is mounted by itself in each cell."""
+    """A directory or file below `/` that is mounted separately in each cell."""
 
     path: str
     showing: Showing = Showing.OVERLAID
     reason: str = ""
-    """Why it is not overlaid."""
+    """Why the part is not overlaid."""
     mode: int = 0o755
     is_directory: bool = True
     number: int = 0
-    """Where the spawner keeps it: at `/parts/NUMBER`. Paths of the host are not looked up again for each cell."""
+    """The spawner keeps the part at `/parts/NUMBER`, so that the host's path is not looked up again for each cell."""
     links: tuple[tuple[str, str], ...] = ()
-    """Of one that is taken apart: its symlinks with their targets."""
+    """The symlinks of a directory that is taken apart, with their targets."""
 
     @property
     def place(self) -> str:
-        """Where the spawner keeps it."""
+        """The spawner's path for the part."""
         return f"/parts/{self.number}"
 
     @property
     def is_overlaid(self) -> bool:
-        """Whether a cell may change its own view of it."""
+        """Whether a cell may change its own view of the part."""
         return self.showing is Showing.OVERLAID
 
     def as_it_is(self, reason: str) -> Part:
-        """The same, read-only."""
+        """The same part, read-only."""
         return replace(self, showing=Showing.READ_ONLY, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in a directory of the host."""
+    """The content of a directory of the host."""
 
     directories: tuple[tuple[str, int], ...] = ()
-    """Names and modes."""
+    """The names and modes of the directories."""
     links: tuple[tuple[str, str], ...] = ()
     files: int = 0
 
 
 def look(path: str, spared: Collection[str] = ()) -> Listing | None:
-    """None where this user may not look. Those of `spared`, directories that may not answer, are not asked."""
+    """List a directory; None if this user may not read it. Directories in `spared` may hang, so no `stat` for them."""
     directories, links, files = [], [], 0
     try:
         with os.scandir(path) as entries:
@@ -101,22 +101,22 @@ def look(path: str, spared: Collection[str] = ()) -> Listing | None:
 
 
 def is_below(path: str, directories: Iterable[str]) -> bool:
-    """Whether it is one of them, or in one of them."""
+    """Whether the path is one of the directories, or below one of them."""
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
 def is_open(mode: int) -> bool:
-    """Whether the host lets everyone look into a directory of that mode."""
+    """Whether every user may read a directory with this mode."""
     return mode & 0o005 == 0o005
 
 
 def is_remote(kind: str) -> bool:
-    """Whether a call into a file system of that kind may hang."""
+    """Whether access to a file system of this type may hang."""
     return kind.startswith(REMOTE_KINDS)
 
 
 def of_installation(mounts: Iterable[Mount], hidden: Iterable[str]) -> list[Mount]:
-    """Mounts that belong to the host's installation and are not hidden; each after its parent, one for each place."""
+    """The mounts of the host's installation that are not hidden, one for each path; each is after its parent."""
     hidden = list(hidden)
     last = {mount.path: mount for mount in mounts if mount.path != "/"}
     seen = [mount for path, mount in last.items() if is_below(path, SYSTEM_TREES) and not is_below(path, hidden)]
@@ -124,23 +124,23 @@ def of_installation(mounts: Iterable[Mount], hidden: Iterable[str]) -> list[Moun
 
 
 def not_for_cells(mounts: Iterable[Mount], *, in_pod: bool) -> list[str]:
-    """Mounts that are hidden whatever they hold: the kernel's own, and in a pod those that may be its secrets."""
+    """Mounts that are always hidden: the kernel's own file systems, and in a pod those that may contain its secrets."""
     kinds = KERNEL_KINDS | ({"tmpfs", "ramfs"} if in_pod else set())
     return [mount.path for mount in mounts if mount.kind in kinds and is_below(mount.path, SYSTEM_TREES)]
 
 
 def for_root(mounts: Iterable[Mount], mode_of: Callable[[str], int | None]) -> tuple[Part, ...]:
-    """Root can overlay every directory that is mounted, and copy the rest of `/` without it.
+    """The parts of cells made by root: root can overlay every mounted directory separately from the rest of `/`.
 
-    What is in a directory that the host does not open to everyone is left out: over a part, the cell has directories of
-    its own, which would be open. `mode_of`: the type and mode of a path, None if there is nothing.
+    A mount below a directory that not every user may read is left out: the cell has its own directories on the way to a
+    part, and these would be open. `mode_of`: the type and mode of a path; None if it does not exist.
     """
     parts: list[Part] = []
     as_it_is: list[str] = []
     for mount in mounts:
         ways = [str(parent) for parent in PurePosixPath(mount.path).parents]
         if is_below(mount.path, as_it_is) or not all(is_open(mode_of(way) or 0) for way in ways):
-            continue  # it comes with the one above it, or it cannot be reached
+            continue  # the part above already includes it, or cells cannot reach it
         if is_remote(mount.kind):
             parts.append(Part(mount.path).as_it_is(_remote(mount.kind)))
             as_it_is.append(mount.path)
@@ -154,9 +154,9 @@ def for_root(mounts: Iterable[Mount], mode_of: Callable[[str], int | None]) -> t
 
 
 def _named(part: Part) -> Part:
-    """The kernel reads lists of layers: a name must not look like the end of one."""
+    """The part; read-only if its path has a character that is a separator in the kernel's mount options."""
     odd = any(letter in ",:\\" or ord(letter) < ord(" ") for letter in part.path)
-    return part.as_it_is("its name has letters that mount options do not take") if odd else part
+    return part.as_it_is("its path has characters that mount options cannot contain") if odd else part
 
 
 def for_user(
@@ -165,9 +165,9 @@ def for_user(
     hidden: Iterable[str],
     listing: Callable[[str, Collection[str]], Listing | None] = look,
 ) -> tuple[Part, ...]:
-    """Without privilege no directory can be overlaid below which something is mounted: it is taken apart.
+    """The parts of rootless cells. Without privileges, a directory with a mount below it cannot be overlaid.
 
-    `directories`: those of the host's `/` that cells see, with their modes.
+    Such a directory is taken apart. `directories`: those of the host's `/` that cells see, with their modes.
     """
     kinds, hidden = {mount.path: mount.kind for mount in mounts}, list(hidden)
     remote = [path for path, kind in kinds.items() if is_remote(kind)]
@@ -193,7 +193,7 @@ def for_user(
 
 
 def _remote(kind: str) -> str:
-    return f"{kind} file systems are shown as they are"
+    return f"{kind} file systems are shown read-only"
 
 
 def _because_of(below: list[str]) -> str:

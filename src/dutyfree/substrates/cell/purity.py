@@ -1,4 +1,4 @@
-"""Is a cell as it was made? Its condition is compared with that of a cell in which nothing has happened yet."""
+"""Checks whether a cell is as it was made, by comparing its condition with that of a new cell."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dutyfree.errors import SubstrateFailed
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What can be told of a cell from outside, without its help."""
+    """The condition of a cell, as seen from outside, without its help."""
 
     processes: int
-    """Beside the guest."""
+    """The number of processes beside the guest."""
     sockets: int
     written: tuple[int, int] | tuple[str, ...]
-    """How much of its writable space is used, in blocks and files; on a shared disk, what is in it."""
+    """The used blocks and files of the writable space; on a shared disk, the names in it."""
 
 
 def inspect(pid: int, *, own_network: bool, upper: Path | None) -> Condition:
-    """Look at the cell whose guest has that process id. `upper`: where it writes, if that is on a shared disk.
+    """Read the condition of the cell whose guest is `pid`. `upper`: its writable directory, if on a shared disk.
 
-    Raises SubstrateFailed if it is dead.
+    Raises SubstrateFailed if the cell is dead.
     """
     try:
         return Condition(
@@ -32,11 +32,11 @@ def inspect(pid: int, *, own_network: bool, upper: Path | None) -> Condition:
             written=_written(pid) if upper is None else tuple(sorted(os.listdir(upper))),  # noqa: PTH208 - names alone
         )
     except OSError as error:
-        raise SubstrateFailed(f"the sandbox died while it was looked at: {error.strerror}") from None
+        raise SubstrateFailed(f"the sandbox died while it was inspected: {error.strerror}") from None
 
 
 def differences(found: Condition, wanted: Condition) -> list[str]:
-    """What is not as it should be, in words."""
+    """The differences between two conditions, in words."""
     names = [each.name for each in fields(Condition) if getattr(found, each.name) != getattr(wanted, each.name)]
     return [f"{name}: {getattr(found, name)}, not {getattr(wanted, name)}" for name in names]
 
@@ -51,23 +51,23 @@ def written_bytes(pid: int) -> int:
 
 
 def _written(pid: int) -> tuple[int, int]:
-    space = os.statvfs(f"/proc/{pid}/root")  # an overlay answers for the file system of its upper
+    space = os.statvfs(f"/proc/{pid}/root")  # an overlay reports the numbers of its upper's file system
     return space.f_blocks - space.f_bfree, space.f_files - space.f_ffree
 
 
 def _sockets(pid: int) -> int:
-    """Those of every family, with and without a process, and the closed connections that still keep their ports.
+    """The number of sockets of all families, with and without a process, and of connections in TIME_WAIT.
 
-    The lists of connections would tell more, and take milliseconds.
+    The kernel's lists of connections would give more details, but reading them takes milliseconds.
     """
     words = _read(f"/proc/{pid}/net/sockstat").split()
-    # "sockets: used N TCP: inuse N orphan N tw N ...", of both IP families. "used" counts orphans, too; "orphan" itself
-    # is the number of the whole machine.
+    # "sockets: used N TCP: inuse N orphan N tw N ...", for both IP families. "used" includes orphans; "orphan" counts
+    # the whole machine.
     return int(words[2]) + int(words[words.index(b"tw") + 1])
 
 
 def _read(path: str) -> bytes:
-    """The beginning of a file of the kernel's; without the layers of Python's files, which cost more than the file."""
+    """The first 4 KiB of a kernel file. Without Python's file objects, which take longer than the read itself."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.read(fd, 4096)

@@ -1,7 +1,4 @@
-"""One cell as its owner sees it: a sandbox that outlives the cells it is made of.
-
-Reset and snapshot put another cell in the place of the old one, under the same sandbox.
-"""
+"""A sandbox made of cells: reset and snapshot replace its cell by a new one, and the sandbox stays the same."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.ids import IdRange
 from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
-from dutyfree.substrates.cell.spawner import Birth, Spawner
+from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
 from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.hierarchies import GroupCounters
@@ -32,25 +29,27 @@ from dutyfree.wire.channel import Channel
 if TYPE_CHECKING:
     from dutyfree.substrates.cell.substrate import CellSubstrate
 
-DESTROY_S = 30.0
+DESTROY_TIMEOUT_S = 30.0
 MAX_FORKS = 4096
 FORKS_AT_ONCE = 8
 MAX_LIVE_LAYERS = 8
-"""Snapshots of snapshots: before their chain gets longer than this, it is made one layer."""
+"""Repeated snapshots of one sandbox add live layers. Once there are this many, they are copied into one layer."""
 
 OVER_HOST_HINT = (
-    "it belongs to this machine, whose files the sandbox starts from; start from an image with a base of its own"
+    "the file belongs to this machine, whose files the sandbox starts from; start from an image with its own base"
     " (`dutyfree image --help`), in which root owns all files"
 )
 
 
 class Cell:
-    """The host's record of one cell: what watches its limits and what ends it."""
+    """The host's record of one cell: reads its limit counters, and ends it."""
 
-    def __init__(self, spawner: Spawner, birth: Birth, counters: GroupCounters, chain: Chain, ids: IdRange) -> None:
+    def __init__(
+        self, spawner: Spawner, handle: CellHandle, counters: GroupCounters, chain: Chain, ids: IdRange
+    ) -> None:
         self._spawner = spawner
         self._counters = counters
-        self.birth = birth
+        self.handle = handle
         self.chain = chain
         self.ids = ids
         self.pid = 0
@@ -58,11 +57,11 @@ class Cell:
 
     @property
     def spawner_pid(self) -> int:
-        """The parent of its first process; 0 once that has ended."""
+        """The process id of the spawner, the parent of the cell's first process; 0 once the spawner has ended."""
         return self._spawner.pid or 0
 
     def counters(self) -> LimitCounters:
-        """What the cell's cgroups have counted so far."""
+        """The current counters of the cell's cgroups."""
         return self._counters.counters()
 
     def memory_bytes(self) -> int | None:
@@ -70,26 +69,27 @@ class Cell:
         return self._counters.memory_bytes()
 
     def kill(self) -> None:
-        """Begin its end."""
-        self._spawner.kill(self.birth)
+        """Start to end the cell; `die` and `end` wait."""
+        self._spawner.kill(self.handle)
 
     async def die(self) -> None:
-        """Wait until no process of it runs any more, after `kill`. Raises SubstrateFailed."""
-        await self._within(self.birth.dead)
+        """Wait until no process of the cell runs any more, after `kill`. Raises SubstrateFailed."""
+        await self._wait(self.handle.dead)
 
     async def end(self) -> None:
         """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
         self.kill()
-        await self._within(self.birth.gone)
+        await self._wait(self.handle.gone)
 
-    async def _within(self, event: asyncio.Future[Any]) -> None:
+    async def _wait(self, event: asyncio.Future[Any]) -> None:
         if event.done():
             return
         try:
-            async with asyncio.timeout(DESTROY_S):
+            async with asyncio.timeout(DESTROY_TIMEOUT_S):
                 await asyncio.shield(event)
         except TimeoutError:
-            raise SubstrateFailed(f"cell {self.birth.number} could not be ended within {DESTROY_S:.0f} s") from None
+            message = f"cell {self.handle.number} could not be ended within {DESTROY_TIMEOUT_S:.0f} s"
+            raise SubstrateFailed(message) from None
 
 
 class CellSandbox(ReplaceableSandbox):
@@ -106,18 +106,18 @@ class CellSandbox(ReplaceableSandbox):
         on_span: SpanListener | None,
     ) -> None:
         super().__init__(
-            f"cell-{os.getpid()}-{cell.birth.number}", channel, destroy=self._end, limits=cell, on_span=on_span,
+            f"cell-{os.getpid()}-{cell.handle.number}", channel, destroy=self._end, limits=cell, on_span=on_span,
             env={**DEFAULT_ENVIRONMENT, **spec.image.env, **spec.env}, cwd=spec.image.cwd, unenforced=unenforced,
             refusal_hint=OVER_HOST_HINT if spec.image.over_host else None,
         )  # fmt: skip
         self._substrate = substrate
         self._cell = cell
         self._origin = cell.chain
-        """What `reset` goes back to."""
+        """The chain that `reset` returns to."""
         self._spec = spec
         self._fresh = fresh
-        self._buried: list[Cell] = []
-        """Cells before this one, which may still be on their way out."""
+        self._old_cells: list[Cell] = []
+        """Former cells of this sandbox, which may not have ended yet."""
 
     @property
     def pid(self) -> int:
@@ -125,11 +125,12 @@ class CellSandbox(ReplaceableSandbox):
         return self._cell.pid
 
     async def _replace(self) -> None:
-        """Another cell from the same origin takes the old one's place, which is killed and given back meanwhile.
+        """Replace the cell by a new one from the same origin.
 
-        Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
+        The old cell is killed only after the new one runs: making a cell takes a third longer while another one dies.
+        Both may run at once, because cells in different namespaces do not interact.
         """
-        await self._bury()  # never more than one cell too many
+        await self._end_old_cells()  # so that a sandbox never has more than two cells
         leaving, old = self._runner.channel, self._cell
         channel, theirs = self._substrate.stream()
         cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
@@ -143,21 +144,21 @@ class CellSandbox(ReplaceableSandbox):
             await asyncio.shield(cell.end())
             raise
         self._cell = cell
-        self._buried.append(old)
+        self._old_cells.append(old)
         self._runner.move_to(channel, cell)
         leaving.fail(was_reset())
         old.kill()
-        self._leave(old)
+        self._release_chain_of(old)
         if self._spec.network is not Network.NONE:
-            await old.die()  # its ports are those of the host
+            await old.die()  # it uses ports of the host's network, which the new cell may need
 
-    async def _bury(self) -> None:
-        """Wait until nothing is left of the cells before this one."""
-        for cell in self._buried:
+    async def _end_old_cells(self) -> None:
+        """Wait until nothing is left of the former cells."""
+        for cell in self._old_cells:
             await cell.end()
-        self._buried.clear()
+        self._old_cells.clear()
 
-    def _leave(self, cell: Cell) -> None:
+    def _release_chain_of(self, cell: Cell) -> None:
         if cell.chain is not self._origin:
             self._substrate.chains.release(cell.chain)
 
@@ -172,12 +173,12 @@ class CellSandbox(ReplaceableSandbox):
 
     async def snapshot(self) -> Snapshot:
         async with self._turn:
-            return CellSnapshot(self._substrate, await self._frozen())
+            return CellSnapshot(self._substrate, await self._freeze_files())
 
     async def fork(self, count: int) -> list[Sandbox]:
         check_count(count, MAX_FORKS)
         async with self._turn:
-            chain = await self._frozen()
+            chain = await self._freeze_files()
         spec = replace(self._spec, image=chain.image)
         try:
             return await self._multiplied(
@@ -186,11 +187,11 @@ class CellSandbox(ReplaceableSandbox):
         finally:
             self._substrate.chains.release(chain)
 
-    async def _frozen(self) -> Chain:
-        """A chain of the files as they are now, to be released by the caller."""
+    async def _freeze_files(self) -> Chain:
+        """A chain with the current files. The caller must release it."""
         self._check()
         start_ns = time.monotonic_ns()
-        below = await self._below()
+        below = await self._layers_below()
         try:
             chain = await self._freeze(below)
         finally:
@@ -199,8 +200,8 @@ class CellSandbox(ReplaceableSandbox):
         self._report(Phase.SNAPSHOT, start_ns)
         return chain
 
-    async def _below(self) -> list[FrozenLayer]:
-        """The live layers that the cell stands on, in one if there are many of them by now. They do not change."""
+    async def _layers_below(self) -> list[FrozenLayer]:
+        """The live layers below the cell, copied into one if there are too many. They do not change."""
         frozen, layers = self._substrate.frozen, self._cell.chain.frozen
         if len(layers) < MAX_LIVE_LAYERS:
             return [frozen.find(layer.name) for layer in layers]
@@ -209,21 +210,21 @@ class CellSandbox(ReplaceableSandbox):
     async def _freeze(self, below: list[FrozenLayer]) -> Chain:
         substrate = self._substrate
         shared_disk = substrate.shared_upper(self._spec, self._cell) is not None
-        written = await substrate.frozen.show(self._cell.birth, substrate.next_number(), shared_disk=shared_disk)
+        written = await substrate.frozen.show(self._cell.handle, substrate.next_number(), shared_disk=shared_disk)
         try:
             self._check()
             if self._is_idle():
-                return await self._move(below, written)
-            shown, written = written, await self._copied(written)
+                return await self._freeze_by_moving(below, written)
+            shown, written = written, await self._freeze_by_copying(written)
             substrate.frozen.release(shown)
             return await substrate.chains.over(self._cell.chain, [*below, written])
         finally:
             substrate.frozen.release(written)
 
     def _is_idle(self) -> bool:
-        """Whether nobody would notice if the cell were replaced by one with the same files.
+        """Whether the cell could be replaced by one with the same files without any visible effect.
 
-        On the host's network a cell can give an open file to another one, which could write on.
+        Not on the host's network: there, a cell may have passed an open file to another cell, which could still write.
         """
         if self._spec.network is not Network.NONE or not self._runner.channel.idle or children(self.pid):
             return False
@@ -233,8 +234,8 @@ class CellSandbox(ReplaceableSandbox):
         except OSError:
             return False
 
-    async def _copied(self, shown: FrozenLayer) -> FrozenLayer:
-        """Something runs in the cell: while it stands still, what it wrote is copied."""
+    async def _freeze_by_copying(self, shown: FrozenLayer) -> FrozenLayer:
+        """Copy the files that the cell wrote while its processes are stopped. For a cell in which something runs."""
         substrate, channel = self._substrate, self._runner.channel
         channel.standing_still = True
         try:
@@ -242,54 +243,54 @@ class CellSandbox(ReplaceableSandbox):
                 copied = await substrate.frozen.copy([shown], substrate.next_number())
         finally:
             channel.standing_still = False
-        if not self.alive:  # what was copied may be what its destruction had left
+        if not self.alive:  # the copy may be incomplete, because `destroy` removed files meanwhile
             substrate.frozen.release(copied)
             raise SandboxGone(f"sandbox {self.id} is gone")
         return copied
 
-    async def _move(self, below: list[FrozenLayer], written: FrozenLayer) -> Chain:
-        """Give up the cell: what it wrote becomes a layer as it is, and the sandbox goes on in a new cell over it.
+    async def _freeze_by_moving(self, below: list[FrozenLayer], written: FrozenLayer) -> Chain:
+        """End the cell, use its files as a layer without a copy, and continue the sandbox in a new cell over it.
 
-        New actions go to the new cell's stream at once, and wait there until it is up.
+        New actions go to the new cell's stream at once, and wait there until the cell is ready.
         """
         leaving = self._runner.channel
         channel, theirs = self._substrate.stream()
         self._runner.move_to(channel, None)
         try:
-            await self._go_on([*below, written], channel, theirs)
+            await self._continue_over([*below, written], channel, theirs)
         except BaseException as error:
             theirs.close()
-            channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
+            channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was interrupted"))
             await self._destroy_after(error)
             raise
         finally:
             leaving.close()
         return await self._substrate.chains.resolve(self._cell.chain.image)
 
-    async def _go_on(self, layers: list[FrozenLayer], channel: Channel, theirs: socket.socket) -> None:
+    async def _continue_over(self, layers: list[FrozenLayer], channel: Channel, theirs: socket.socket) -> None:
         substrate, old = self._substrate, self._cell
         old.kill()
         await old.die()
-        substrate.frozen.settle(layers[-1])
+        substrate.frozen.read_modes(layers[-1])
         chain = await substrate.chains.over(old.chain, layers)
         try:
             cell = await substrate.spawn(self._spec, chain, channel, theirs)
         except BaseException:
             substrate.chains.release(chain)
             raise
-        if self._ended:  # destroyed meanwhile, without this cell
+        if self._ended:  # `destroy` ran meanwhile, and did not know this new cell
             await asyncio.shield(cell.end())
             substrate.chains.release(chain)
             raise SandboxGone(f"sandbox {self.id} is gone")
-        self._leave(old)
+        self._release_chain_of(old)
         self._cell = cell
-        self._buried = [each for each in (*self._buried, old) if not each.birth.gone.done()]
+        self._old_cells = [each for each in (*self._old_cells, old) if not each.handle.gone.done()]
         self._runner.move_to(channel, cell)
 
     async def _end(self) -> None:
         self._ended = True
         await self._cell.end()
-        await self._bury()
+        await self._end_old_cells()
         self._substrate.forget(self)
-        self._leave(self._cell)
+        self._release_chain_of(self._cell)
         self._substrate.chains.release(self._origin)

@@ -1,4 +1,4 @@
-"""What plans of cells are made from: the facts that all cells of one host process share, and what one stands on."""
+"""The input of cells' plans: the facts that all cells of one host process share, and the layers below one cell."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from dutyfree.substrates.cell.hostroot import HostRoot
 from dutyfree.substrates.cell.parts import Showing, is_below, is_open
 from dutyfree.substrates.hierarchies import Cgroups
 
-NO_TRANSLATION = "mounts cannot translate ids here (on tmpfs from Linux 6.3 on): cells share one range"
+NO_TRANSLATION = "mounts cannot translate ids on this machine (tmpfs can from Linux 6.3 on): cells share one range"
 NAMED_PARTS = 4
-"""How many parts that are not as they should be are named one by one."""
+"""How many restricted parts a message lists before "and N more"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all cells of one host process have in common."""
+    """The facts that all cells of one host process share."""
 
     owner: str
     host: HostRoot
     cgroups: Cgroups
     rootless: bool
     state_directory: str
-    """Of this owner alone, small, gone with it."""
+    """A directory of this owner alone, for small files; removed with the owner."""
     disk_directory: str
-    """Where upper directories on disk are made; of this owner alone."""
+    """The directory of this owner alone for uppers on disk."""
     layers_directory: str
-    """Of the image store."""
+    """The layers' directory of the image store."""
     layers_inside_host: bool = False
-    """Whether the image store lies in a file system that is part of the host's root; no overlay can be made of both."""
+    """Whether the image store is on a file system of the host's root: then one overlay cannot contain both."""
     disk_inside_host: bool = False
-    """The same of the directory for uppers on disk."""
+    """The same for `disk_directory`."""
     one_file_system: bool = True
-    """Whether all files of a cell have one device number, and `stat` and `readdir` name the same inode."""
+    """Whether all files of a cell have one device number, and `stat` and `readdir` report the same inode."""
     own_ids: bool = False
-    """Whether each cell can have a range of ids of its own, with mounts that translate."""
+    """Whether each cell can have its own range of ids, by id-mapped mounts."""
     untranslated: frozenset[str] = frozenset()
-    """Directories of the spawner's root, with layers or uppers in them, that cannot be mounted so."""
+    """Directories of the spawner's root, with layers or uppers, that do not support id-mapped mounts."""
     proc_is_masked: bool = False
-    """Whether the kernel refuses a cell a /proc of its own, because parts of the host's are masked."""
+    """Whether the kernel refuses a new /proc to a cell, because parts of the host's /proc are masked."""
     proc_is_read_only: bool = False
-    """Whether a cell could change settings of the machine below /proc/sys, because its root has the host root's id."""
+    """Whether /proc/sys must be read-only: a cell whose root has the host root's id could change the machine."""
 
     @property
     def root_id(self) -> int:
-        """The id, as the spawner sees it, that a cell's root user stands for."""
+        """The id of a cell's root user, as the spawner sees it."""
         return 0 if self.rootless else SUBORDINATE_IDS
 
     @property
     def disk_mount(self) -> str:
-        """What the spawner has of the disk for uppers and for copies of layers."""
+        """The directory in the spawner's root for uppers on disk and for copies of layers."""
         return str(PurePosixPath(self.disk_directory).parent)
 
     @property
     def gaps(self) -> list[Unenforced]:
-        """What cells cannot do on this host, whatever is asked of them."""
+        """The capabilities that cells lack on this host, whatever their spec."""
         found = []
         if not self.own_ids:
-            reason = "an ordinary user has no other ids to give" if self.rootless else NO_TRANSLATION
+            reason = "an ordinary user has only one id for its cells" if self.rootless else NO_TRANSLATION
             found.append(Unenforced(Capability.OWN_IDS, reason))
         if self.proc_is_masked:
-            reason = "parts of /proc are masked here, so that cells have no /proc of their own"
+            reason = "parts of /proc are masked on this machine, so that cells cannot have their own /proc"
             found.append(Unenforced(Capability.KILL_TREE, reason))
         shown = [f"{part.path}: {part.reason}" for part in self.host.as_it_is]
         for what, names in (("read-only", shown), ("hidden", self._unseen)):
@@ -74,14 +74,14 @@ class Setting:
 
     @property
     def _unseen(self) -> list[str]:
-        """Mounts of the host's installation that no part shows, nor a copy."""
+        """The mounts of the host's installation that cells see neither as a part nor as a copy."""
         exact = {*(part.path for part in self.host.parts), *(path for path, _mode, _owner in self.host.copies)}
         whole = [part.path for part in self.host.as_it_is]
         return [path for path in self.host.mounted if path not in exact and not is_below(path, whole)]
 
     @property
     def hidden_directories(self) -> list[tuple[str, int]]:
-        """What every cell has for itself instead of what the host has there, with modes."""
+        """The directories that every cell has empty instead of the host's, with modes."""
         return [*self.host.own, *((path, 0o755) for path in self.host.masked_directories)]
 
     @property
@@ -98,7 +98,7 @@ class Setting:
 
     @property
     def whited_out(self) -> list[str]:
-        """The masked files that the mask layer hides. Ordinary users may make the mark for a file that is not there."""
+        """The masked files that the mask layer hides by whiteouts, which ordinary users may make too."""
         if not self.rootless:
             return list(self.host.masked_files)
         overlaid = [part.path for part in self.host.overlaid]
@@ -108,7 +108,7 @@ class Setting:
 
     @property
     def open_directories(self) -> dict[str, int]:
-        """Those that the mask layer repeats and everyone may look into, with modes; ordinary users make no others."""
+        """The directories of the mask layer that every user may read, with modes. Ordinary users make only these."""
         found: dict[str, int] = {}
         for path, mode in self.host.repeated:
             parent = path.rpartition("/")[0]
@@ -117,36 +117,36 @@ class Setting:
         return found
 
     def is_covered(self, path: str) -> bool:
-        """Whether a path lies in a part of the host in which the mask layer does not take part: one that is shown as it
-        is or, since the attributes for masks are not for ordinary users, any part of a rootless cell."""
+        """Whether a path is in a part without the mask layer: a part that is shown read-only, or any part of a rootless
+        cell, because ordinary users cannot set the attributes for masks."""
         unmasked = {Showing.READ_ONLY, *([Showing.OVERLAID] if self.rootless else [])}
         return any(path.startswith(f"{part.path}/") for part in self.host.parts if part.showing in unmasked)
 
     @property
     def inner_roots(self) -> tuple[str, ...]:
-        """Directories of the host's root that have to be overlaid by themselves."""
+        """The directories of the host's root that need separate overlays."""
         masks = (path for path, _mode in self.mounted_masks)
         return (*(part.path for part in self.host.overlaid), *masks)
 
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """A layer under a cell: a directory of the spawner's root."""
+    """A layer below a cell: a directory of the spawner's root."""
 
     path: str
     mount: str = ""
-    """The directory that it is in and that is mounted in the spawner's root."""
+    """The mounted directory of the spawner's root that contains the layer."""
     inner: frozenset[tuple[str, int]] = frozenset()
-    """Those of `Setting.inner_roots` that are directories in it, with their modes."""
+    """The paths in `Setting.inner_roots` that are directories in this layer, with their modes."""
     mode: int = 0o755
-    """Of its root, which is that of the cell's root if it is the topmost."""
+    """The mode of the layer's root. The cell's root has the mode of the topmost layer."""
     inside_host: bool = False
-    """Whether it lies in a file system that is part of the host's root."""
+    """Whether the layer is on a file system of the host's root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a cell's own files lie over, topmost first."""
+    """The layers below a cell's own files, topmost first."""
 
     lowers: tuple[Lower, ...] = ()
     over_host: bool = True
@@ -156,11 +156,11 @@ class Base:
         return [lower.path + inner for lower in self.lowers if not inner or inner in dict(lower.inner)]
 
     def mode(self, inner: str, otherwise: int) -> int:
-        """That of a directory in the topmost layer that has it, and `otherwise` if none has."""
+        """The mode of a directory in the topmost layer that has it; `otherwise` if no layer has it."""
         modes = [mode for lower in self.lowers for path, mode in lower.inner if path == inner]
         return modes[0] if modes else otherwise
 
 
 def parents(path: str) -> list[str]:
-    """The directories that lead to it, the topmost first, without `/`."""
+    """The parent directories of a path, topmost first, without `/`."""
     return [str(parent) for parent in reversed(PurePosixPath(path).parents) if str(parent) != "/"]

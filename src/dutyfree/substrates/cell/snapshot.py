@@ -1,4 +1,4 @@
-"""A snapshot of a cell: a chain that is kept, and can be put into the image store."""
+"""A snapshot of a cell: a chain of layers that is kept, and can be saved to the image store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_private_to_host(info: os.stat_result) -> bool:
 
 
 class CellSnapshot(KeptSnapshot):
-    """Takes over the chain."""
+    """Owns a chain, and releases it when the snapshot is discarded."""
 
     def __init__(self, substrate: CellSubstrate, chain: Chain) -> None:
         super().__init__(chain.image.layers[-1].removeprefix("live:"), chain.image)
@@ -42,11 +42,11 @@ class CellSnapshot(KeptSnapshot):
     async def _put(self) -> Image:
         for layer in self._chain.frozen:
             if layer.stored is None or not self._substrate.store.has(layer.stored):
-                layer.stored = await self._adopted(layer.tree)
+                layer.stored = await self._store_layer(layer.tree)
         names = (*self._chain.stored, *(layer.stored or layer.name for layer in self._chain.frozen))
         return replace(self._image, layers=names)
 
-    async def _adopted(self, tree: Path) -> str:
+    async def _store_layer(self, tree: Path) -> str:
         store, leave_out = self._substrate.store, is_private_to_host if is_root() else None
 
         def adopt(on_bytes: Callable[[int], None]) -> LayerInfo:

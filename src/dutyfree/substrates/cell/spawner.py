@@ -1,4 +1,4 @@
-"""The spawner process, seen from the host: plans go out, news of cells comes back."""
+"""The client of the spawner process: sends plans, and receives messages about cells."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dutyfree.wire.fields import Fields
 
 MAX_MESSAGE_BYTES = 128 * 1024
 PREPARE_STEPS = 200
-FAREWELL_S = 10.0
-OPENING_S = 20.0
-AGAIN_S = 0.01
-ANSWER_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
+PREPARE_TIMEOUT_S = 20.0
+RETRY_S = 0.01
+ANSWER_TIMEOUT_S = 10.0
 
 Rights = list[tuple[int, int, "array.array[int]"]]
 
@@ -35,39 +35,40 @@ _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, e
 
 
 @dataclass(slots=True)
-class Birth:
-    """A cell as the spawner knows it. `pid` is that of its first process, as this process sees it."""
+class CellHandle:
+    """One cell of the spawner, with futures for the events of its life."""
 
     number: int
     spawned: asyncio.Future[int]
+    """The process id of the cell's first process, as this process sees it; -1 if the cell could not be made."""
     dead: asyncio.Future[None]
-    """No process of it runs any more."""
+    """Done when no process of the cell runs any more."""
     gone: asyncio.Future[int]
-    """Its wait status, once nothing of the cell is left on the machine."""
+    """The wait status, once nothing of the cell is left on the machine."""
     failure: DutyfreeError | None = None
     on_failure: Callable[[DutyfreeError], None] | None = field(default=None, repr=False)
 
 
 class Spawner:
-    """One spawner process. Not started before `open`; everything that it made is gone after `close`."""
+    """One spawner process. `open` starts it; after `close`, nothing that it made is left."""
 
     def __init__(self, binary: Path, guest: Path) -> None:
         self._binary = binary
         self._guest = guest
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._births: dict[int, Birth] = {}
+        self._handles: dict[int, CellHandle] = {}
         self._freezing: dict[int, asyncio.Future[None]] = {}
         self._prepared: asyncio.Future[None] | None = None
         self._dead: InfraFailed | None = None
 
     @property
     def pid(self) -> int | None:
-        """The spawner's own process id while it runs."""
+        """The spawner's process id while it runs."""
         return self._process.pid if self._process else None
 
     async def open(self, *kept_fds: int, rootless: bool) -> None:
-        """Start the process; `kept_fds` stay open for as long as it lives."""
+        """Start the process. It inherits `kept_fds` and keeps them open while it runs."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         ours.setblocking(False)
@@ -83,7 +84,7 @@ class Spawner:
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
 
     async def prepare(self, plan: Plan) -> None:
-        """Carry out a plan in the spawner itself. Raises SubstrateUnavailable with the step that was refused."""
+        """Run a plan in the spawner itself. Raises SubstrateUnavailable, with the step that failed."""
         try:
             for at in range(0, len(plan), PREPARE_STEPS):
                 await self._prepare(plan[at : at + PREPARE_STEPS])
@@ -91,7 +92,7 @@ class Spawner:
             raise await self._unavailable(error) from error
 
     async def attempt(self, plan: Plan) -> str | None:
-        """The same for a short plan that may fail: None, or the step that was refused. Raises SubstrateUnavailable."""
+        """Run a short plan that may fail. Returns None, or the step that failed. Raises SubstrateUnavailable."""
         try:
             await self._prepare(plan)
         except (CapacityError, SubstrateFailed) as error:
@@ -103,8 +104,8 @@ class Spawner:
     async def _prepare(self, plan: Plan) -> None:
         prepared = self._prepared = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(OPENING_S):
-                with contextlib.suppress(SubstrateFailed):  # one that has just died says why, below
+            async with asyncio.timeout(PREPARE_TIMEOUT_S):
+                with contextlib.suppress(SubstrateFailed):  # if the spawner has just died, `_dead` has the reason
                     self._send(bytes([_PREPARE]) + encode(plan))
                 if self._dead:
                     raise self._dead
@@ -113,43 +114,43 @@ class Spawner:
             raise SubstrateUnavailable("the cell spawner does not answer") from None
 
     async def _unavailable(self, error: DutyfreeError) -> DutyfreeError:
-        """The error for an opening that failed: its cause is looked for only now."""
+        """The error for a failed `prepare`, with its cause. The diagnosis runs only now, after the failure."""
         from dutyfree.substrates.cell import diagnosis
 
         explained = await diagnosis.explain(error, self._binary)
         if explained is not error:
             return explained
-        message = f"cells cannot be made here, though each of their steps works by itself: {error.message}"
+        message = f"cells cannot be made here, although each of their steps works separately: {error.message}"
         return SubstrateUnavailable(message, hint="please report this, with what `dutyfree doctor --json cell` prints")
 
-    async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> Birth:
-        """Ask for a cell that gets `stream` as its end of the wire.
+    async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> CellHandle:
+        """Request a cell; `stream` is the guest's end of its stream.
 
-        Raises SubstrateFailed if the spawner is dead, and CapacityError if it does not read what it is sent.
+        Raises SubstrateFailed if the spawner is dead, and CapacityError if it does not read its requests.
         """
         loop = asyncio.get_running_loop()
-        birth = Birth(number, loop.create_future(), loop.create_future(), loop.create_future())
+        handle = CellHandle(number, loop.create_future(), loop.create_future(), loop.create_future())
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno()]))]
-        await self._send_patiently(bytes([_SPAWN]) + plan, rights)
-        self._births[number] = birth
-        return birth
+        await self._send_with_retry(bytes([_SPAWN]) + plan, rights)
+        self._handles[number] = handle
+        return handle
 
-    def kill(self, birth: Birth) -> None:
-        """End a cell; `birth.gone` tells when all of it is gone."""
-        if not birth.gone.done():
-            self._send_surely(bytes([_KILL]) + encode([op(Verb.CELL, birth.number)]))
+    def kill(self, handle: CellHandle) -> None:
+        """End a cell. `handle.gone` is done when nothing of it is left."""
+        if not handle.gone.done():
+            self._send_until_accepted(bytes([_KILL]) + encode([op(Verb.CELL, handle.number)]))
 
-    async def freeze(self, birth: Birth, number: int) -> None:
-        """Show a cell's writable space at `/frozen/number`, also after the cell's end.
+    async def freeze(self, handle: CellHandle, number: int) -> None:
+        """Make a cell's writable space visible at `/frozen/NUMBER`. It stays after the cell's end, until `drop`.
 
         Raises CapacityError, SubstrateFailed.
         """
         frozen = self._freezing[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._send_patiently(
-                bytes([_FREEZE]) + encode([op(Verb.CELL, birth.number), op(Verb.FROZEN, number)])
+            await self._send_with_retry(
+                bytes([_FREEZE]) + encode([op(Verb.CELL, handle.number), op(Verb.FROZEN, number)])
             )
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await frozen
         except TimeoutError:
             self.drop(number)
@@ -161,26 +162,26 @@ class Spawner:
             del self._freezing[number]
 
     def drop(self, number: int) -> None:
-        """Let go of a frozen space."""
-        self._send_surely(bytes([_DROP]) + encode([op(Verb.FROZEN, number)]))
+        """Release a frozen writable space."""
+        self._send_until_accepted(bytes([_DROP]) + encode([op(Verb.FROZEN, number)]))
 
-    async def _send_patiently(self, message: bytes, rights: Rights | None = None) -> None:
-        deadline = time.monotonic() + ANSWER_S
+    async def _send_with_retry(self, message: bytes, rights: Rights | None = None) -> None:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             try:
                 return self._send(message, rights)
             except CapacityError:
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
-    def _send_surely(self, message: bytes) -> None:
+    def _send_until_accepted(self, message: bytes) -> None:
         try:
             self._send(message)
         except CapacityError:
-            asyncio.get_running_loop().call_later(AGAIN_S, self._send_surely, message)
+            asyncio.get_running_loop().call_later(RETRY_S, self._send_until_accepted, message)
         except SubstrateFailed:
-            return  # a dead spawner has taken everything along
+            return  # nothing to release: everything ended with the spawner
 
     def _send(self, message: bytes, rights: Rights | None = None) -> None:
         if self._dead or self._control is None:
@@ -194,7 +195,7 @@ class Spawner:
 
     def _readable(self) -> None:
         assert self._control is not None
-        for _ in range(64):  # bounded, so that a burst of news does not starve the actions
+        for _ in range(64):  # bounded, so that a burst of messages does not starve actions
             try:
                 message = self._control.recv(MAX_MESSAGE_BYTES)
             except BlockingIOError:
@@ -204,71 +205,71 @@ class Spawner:
             if not message:
                 self._died()
                 return
-            self._news(message[0], message[1:])
+            self._handle_message(message[0], message[1:])
 
-    def _news(self, kind: int, body: bytes) -> None:
+    def _handle_message(self, kind: int, body: bytes) -> None:
         values = Fields(body)
         number = values.number(_TAG_CELL)
-        birth = self._births.get(number)
-        if kind in (_PREPARED, _FAILED) and birth is None and self._prepared and not self._prepared.done():
+        handle = self._handles.get(number)
+        if kind in (_PREPARED, _FAILED) and handle is None and self._prepared and not self._prepared.done():
             if kind == _PREPARED:
                 self._prepared.set_result(None)
             else:
                 self._prepared.set_exception(_failure(values))
         elif number in self._freezing:
-            _settle_freezing(self._freezing[number], _failure(values) if kind == _FAILED else None)
-        elif birth is None:
+            _resolve_freezing(self._freezing[number], _failure(values) if kind == _FAILED else None)
+        elif handle is None:
             return
         elif kind == _SPAWNED:
-            if not birth.spawned.done():  # whoever waited may have been cancelled
-                birth.spawned.set_result(values.number(_TAG_PID))
+            if not handle.spawned.done():  # done if the waiting task was cancelled
+                handle.spawned.set_result(values.number(_TAG_PID))
         elif kind == _FAILED:
-            birth.failure = _failure(values)
-            if birth.on_failure:
-                birth.on_failure(birth.failure)
+            handle.failure = _failure(values)
+            if handle.on_failure:
+                handle.on_failure(handle.failure)
         elif kind == _DIED:
-            birth.dead.set_result(None)
+            handle.dead.set_result(None)
         elif kind == _EXITED:
-            del self._births[number]
-            _settle(birth, values.number(_TAG_STATUS))
+            del self._handles[number]
+            _resolve_handle(handle, values.number(_TAG_STATUS))
 
     def _died(self) -> None:
         self._release_control()
-        self._dead = SubstrateFailed(f"the cell spawner died: {self._last_words()}")
+        self._dead = SubstrateFailed(f"the cell spawner died: {self._stderr_tail()}")
         if self._prepared and not self._prepared.done():
             self._prepared.set_exception(self._dead)
         for frozen in self._freezing.values():
-            _settle_freezing(frozen, self._dead)
-        for birth in self._births.values():
-            birth.failure = birth.failure or self._dead
-            _settle(birth, -1)
-        self._births.clear()
+            _resolve_freezing(frozen, self._dead)
+        for handle in self._handles.values():
+            handle.failure = handle.failure or self._dead
+            _resolve_handle(handle, -1)
+        self._handles.clear()
 
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         process = self._process
         if process is None or process.stderr is None:
             return "it was never started"
         os.set_blocking(process.stderr.fileno(), False)
-        words = process.stderr.read(2000) or b""
-        return words.decode("utf-8", "replace").strip() or "no reason given"
+        output = process.stderr.read(2000) or b""
+        return output.decode("utf-8", "replace").strip() or "no reason given"
 
     def _release_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
-            with contextlib.suppress(OSError):  # it may be dead already
-                self._control.shutdown(socket.SHUT_RDWR)  # holds for copies in forked children, too
+            with contextlib.suppress(OSError):  # the spawner may be dead already
+                self._control.shutdown(socket.SHUT_RDWR)  # not `close` alone: forked children may have copies
             self._control.close()
             self._control = None
 
     async def close(self) -> None:
-        """Let the spawner end every cell and itself. Raises SubstrateFailed if it does not."""
+        """Make the spawner end all cells and itself. Raises SubstrateFailed if it does not."""
         process = self._process
         if process is None:
             return
         if self._control is not None:
-            self._died()  # the end of the socket is the order to stop; whoever still waits is told
+            self._died()  # closes the socket, which makes the spawner stop, and fails all waiting requests
         try:
-            await asyncio.to_thread(process.wait, FAREWELL_S)
+            await asyncio.to_thread(process.wait, CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             await asyncio.to_thread(process.wait)
@@ -279,15 +280,15 @@ class Spawner:
             self._process = None
 
 
-def _settle(birth: Birth, status: int) -> None:
-    if not birth.spawned.done():
-        birth.spawned.set_result(-1)
-    if not birth.dead.done():
-        birth.dead.set_result(None)
-    birth.gone.set_result(status)
+def _resolve_handle(handle: CellHandle, status: int) -> None:
+    if not handle.spawned.done():
+        handle.spawned.set_result(-1)
+    if not handle.dead.done():
+        handle.dead.set_result(None)
+    handle.gone.set_result(status)
 
 
-def _settle_freezing(frozen: asyncio.Future[None], error: DutyfreeError | None) -> None:
+def _resolve_freezing(frozen: asyncio.Future[None], error: DutyfreeError | None) -> None:
     if frozen.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""Making a cell's processes stand still, so that what they write is of one moment."""
+"""Stops all processes of a cell for a while, so that a copy of its files is consistent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from dutyfree.errors import CapacityError, SubstrateFailed
 
-WITHIN_S = 5.0
+STOP_TIMEOUT_S = 5.0
 POLL_S = 0.001
 _STILL = frozenset("TtZX")
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, and those left to it; none if it is gone."""
+    """The child processes of a process, including adopted orphans; empty if the process is gone."""
     found: list[int] = []
-    for task in _tasks(pid):  # the kernel tells apart which thread has started them
+    for task in _tasks(pid):  # the kernel lists children separately for each thread
         with contextlib.suppress(OSError):
             found += map(int, (task / "children").read_bytes().split())
     return found
@@ -36,25 +36,26 @@ def _tasks(pid: int) -> list[Path]:
 
 @asynccontextmanager
 async def standstill(guest_pid: int, spawner_pid: int, cgroup: str | None) -> AsyncIterator[None]:
-    """No process of the cell runs inside the block. `cgroup`: its group, on version 2, where the kernel can do it.
+    """Stop all processes of the cell during the block.
 
-    Elsewhere they are stopped by a signal, which programs that watch for SIGCONT can notice afterwards.
-    Raises CapacityError if they do not stop, SubstrateFailed if the guest is no child of the spawner any more.
+    `cgroup`: the cell's group, with cgroup version 2: the kernel freezes it. Without it, the processes are stopped by
+    SIGSTOP; a program with a handler for SIGCONT notices this afterwards. Raises CapacityError if they do not stop,
+    SubstrateFailed if the guest is not a child of the spawner any more.
     """
     if cgroup is not None and _can_freeze(cgroup):
         try:
             await _freeze(cgroup)
             yield
         finally:
-            with contextlib.suppress(OSError):  # it is gone with the sandbox, which was destroyed meanwhile
+            with contextlib.suppress(OSError):  # the sandbox was destroyed meanwhile, and its group removed
                 _write(cgroup, "0")
         return
-    family = _Family(guest_pid, spawner_pid)
+    tree = _ProcessTree(guest_pid, spawner_pid)
     try:
-        await family.stop()
+        await tree.stop()
         yield
     finally:
-        family.go_on()
+        tree.resume()
 
 
 def _can_freeze(cgroup: str) -> bool:
@@ -62,19 +63,19 @@ def _can_freeze(cgroup: str) -> bool:
 
 
 async def _freeze(cgroup: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     try:
         _write(cgroup, "1")
         while not _is_frozen(cgroup):
             await _pause(deadline)
     except OSError as error:
-        raise SubstrateFailed(f"the sandbox died while it was made to stand still: {error.strerror}") from None
+        raise SubstrateFailed(f"the sandbox died while its processes were being stopped: {error.strerror}") from None
 
 
 async def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
-        hint = "one of them waits for something in the kernel; try again when it does not"
-        raise CapacityError(f"the sandbox's processes did not stand still within {WITHIN_S:g} s", hint=hint)
+        hint = "a process is blocked in the kernel; try again later"
+        raise CapacityError(f"the sandbox's processes did not stop within {STOP_TIMEOUT_S:g} s", hint=hint)
     await asyncio.sleep(POLL_S)
 
 
@@ -86,52 +87,52 @@ def _write(cgroup: str, value: str) -> None:
     Path(cgroup, "cgroup.freeze").write_text(value)
 
 
-class _Family:
-    """The guest and all its descendants, on a machine that cannot freeze them.
+class _ProcessTree:
+    """The guest and all its descendants, on a machine that cannot freeze cgroups.
 
-    Between reading a process id and sending a signal to it, the process may die and its id become that of a process of
-    the host. So signals go through a pidfd, whose process is first looked at: as long as it lives, its id is its own.
+    After a process id is read and before a signal is sent, the process may die, and a process of the host may get its
+    id. So each signal is sent through a pidfd, after a check that the pidfd's process belongs to the cell.
     """
 
     def __init__(self, guest_pid: int, spawner_pid: int) -> None:
         self._guest_pid = guest_pid
         self._spawner_pid = spawner_pid
         self._namespace: int | None = None
-        """The pid namespace of the cell, once the guest was seen."""
+        """The pid namespace of the cell; None until the guest was checked."""
         self._stopped: list[int] = []
-        """Those that ran before, in the order of their stopping."""
+        """The processes that were stopped here, in that order."""
 
     async def stop(self) -> None:
-        """Stop all of them.
+        """Stop all processes.
 
-        A parent stands still before its children are stopped: it can start no more of them, and one that waits for a
-        child of vfork can stand still only once that child has gone on. Orphans come to the guest at any moment, so it
-        is done until two rounds have found the same processes, and all of them still.
+        A parent is stopped before its children, so that it cannot start more of them. A parent in vfork() stops only
+        after its child has called exec() or exited, so the child must still run then. The guest may adopt orphans at
+        any moment, so the rounds go on until two rounds find the same processes, and all of them are stopped.
         """
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         if not self._signal(self._guest_pid, 0):
-            raise SubstrateFailed("the sandbox died while it was made to stand still")
+            raise SubstrateFailed("the sandbox died while its processes were being stopped")
         before: list[int] = []
-        family = [self._guest_pid]
-        while family != before:
-            before, family = family, [self._guest_pid]
-            for pid in family:
+        tree = [self._guest_pid]
+        while tree != before:
+            before, tree = tree, [self._guest_pid]
+            for pid in tree:
                 if not _is_still(pid):
                     before = []
-                    if not self._signal(pid, signal.SIGSTOP):  # it is gone; the next round does not find it
+                    if not self._signal(pid, signal.SIGSTOP):  # the process is gone; the next round will not find it
                         await _pause(deadline)
                         continue
                 while not _is_still(pid):
                     await _pause(deadline)
-                family += children(pid)
+                tree += children(pid)
 
-    def go_on(self) -> None:
-        """Let those go on that were stopped."""
+    def resume(self) -> None:
+        """Continue the processes that were stopped here."""
         for pid in reversed(self._stopped):  # children first: a shell must not see its job stopped
             self._signal(pid, signal.SIGCONT)
 
     def _signal(self, pid: int, number: int) -> bool:
-        """Send a signal to a process of the cell; False if there is none of this id. 0 only asks."""
+        """Send a signal to a process of the cell; False if the cell has no such process. Signal 0 only checks."""
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -151,7 +152,7 @@ class _Family:
         return True
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is of the cell; one that may not be looked at is not."""
+        """Whether a process belongs to the cell; False if it cannot be inspected."""
         try:
             namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
             if self._namespace is None and _parent(pid) == self._spawner_pid:
@@ -166,7 +167,7 @@ def _parent(pid: int) -> int:
 
 
 def _is_still(pid: int) -> bool:
-    """Whether none of its threads runs, not even in the kernel."""
+    """Whether all threads of a process are stopped or dead, so that none runs, not even in the kernel."""
     return all(_state(task) in _STILL for task in _tasks(pid))
 
 

@@ -1,4 +1,4 @@
-"""Cells: sandboxes made of the kernel's own parts, in milliseconds, without a daemon or an image."""
+"""The cell substrate: sandboxes made from Linux namespaces in milliseconds, without a daemon or an image."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ COMMON_PLANS = 256
 
 
 class CellSubstrate(Substrate):
-    """Namespaces, an overlay root, cgroup limits, a system call filter and no privileges.
+    """Sandboxes made of namespaces, an overlay root, cgroup limits and a system call filter, without privileges.
 
-    As root, a cell's users stand for a range of ids that own nothing on the host. As an ordinary user, a cell's root is
-    that user; limits then depend on what was delegated, and `Sandbox.unenforced` names those that are not held.
+    Made by root, a cell's users are mapped to a range of ids that own nothing on the host. Made by an ordinary user, a
+    cell's root is that user; limits then depend on delegated cgroups, and `Sandbox.unenforced` lists the others.
     """
 
     name = "cell"
@@ -49,10 +49,10 @@ class CellSubstrate(Substrate):
         store: str | Path | Store | None = None,
         one_file_system: bool = True,
     ) -> None:
-        """`masks`: further files and directories of the host that cells must not see. `store`: where images are.
+        """`masks`: additional files and directories of the host that cells must not see. `store`: the image store.
 
-        `one_file_system`: a cell's files look as if they were on one file system. The kernel then logs a line for each
-        overlay that is mounted; without it, files of the host have other device numbers than those of the cell.
+        `one_file_system`: all files of a cell have the same device number. The kernel then logs a line for each mounted
+        overlay. Without it, files of the host and of the cell have different device numbers.
         """
         self._one_file_system = one_file_system
         self._masks = tuple(str(path) for path in masks)
@@ -90,7 +90,7 @@ class CellSubstrate(Substrate):
             await asyncio.to_thread(self.store.open)
             wanted = await asyncio.to_thread(self._survey, claimed, found)
             await spawner.open(*claimed.lock_fds, rootless=wanted.rootless)
-            setting = await opening.settle(spawner, wanted)
+            setting = await opening.set_up(spawner, wanted)
         except BaseException:
             await spawner.close()
             claimed.release(found)
@@ -138,7 +138,7 @@ class CellSubstrate(Substrate):
             channel.close()
             await asyncio.shield(cell.end())
             self.chains.release(chain)
-            raise await _explained(error) from error
+            raise await _with_cause(error) from error
         sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
@@ -150,15 +150,15 @@ class CellSubstrate(Substrate):
         return self.store.find(name).image
 
     def stream(self) -> tuple[Channel, socket.socket]:
-        """The two ends of a new cell's wire: ours speaks already, theirs is for `spawn`."""
+        """The two ends of a new cell's stream: a channel on our end, and the guest's end for `spawn`."""
         ours, theirs = socket.socketpair()
-        fork_safety.keep_from_children(theirs.fileno())  # with a copy of it, nobody would see the guest's end
+        fork_safety.keep_from_children(theirs.fileno())  # a child's copy would hide the guest's death from us
         return Channel.over_socket(ours), theirs
 
     async def spawn(self, spec: SandboxSpec, chain: Chain, channel: Channel, theirs: socket.socket) -> Cell:
-        """A cell that stands on `chain` and answers at the other end of `channel`. Takes over both ends.
+        """Make a cell over `chain` whose guest answers on `channel`. Takes ownership of both ends of the stream.
 
-        Nothing is left of one that could not be made. Raises as `create` does.
+        Raises as `create` does; nothing of the cell is left then.
         """
         try:
             with theirs:
@@ -169,7 +169,7 @@ class CellSubstrate(Substrate):
                 ids = self._take_ids(setting, spec, chain)
                 try:
                     individual = plan.individual_plan(setting, number, spec, template, ids)
-                    birth = await spawner.spawn(
+                    handle = await spawner.spawn(
                         number, encode(individual) + self._common_plan(setting, spec, chain), theirs
                     )
                 except BaseException:
@@ -178,18 +178,18 @@ class CellSubstrate(Substrate):
         except BaseException:
             channel.close()
             raise
-        birth.gone.add_done_callback(lambda _: self._give_back_ids(ids))
-        cell = Cell(spawner, birth, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
-        birth.on_failure = lambda error: channel.fail(_as_infra(error))
+        handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
+        cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
+        handle.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
-            cell.pid = await birth.spawned
+            cell.pid = await handle.spawned
             cell.spawned_ns = time.monotonic_ns()
             await channel.handshake()
         except BaseException as error:
             channel.close()
             await asyncio.shield(cell.end())
-            if isinstance(error, InfraFailed) and birth.failure is not None:
-                raise await _explained(birth.failure) from None
+            if isinstance(error, InfraFailed) and handle.failure is not None:
+                raise await _with_cause(handle.failure) from None
             raise
         return cell
 
@@ -205,7 +205,7 @@ class CellSubstrate(Substrate):
             self._owner.ids.give_back(ids)
 
     def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> bytes:
-        key = self._kind(spec, chain)
+        key = self._plan_key(spec, chain)
         if key not in self._plans:
             if len(self._plans) == COMMON_PLANS:
                 self._plans.clear()
@@ -214,29 +214,29 @@ class CellSubstrate(Substrate):
         return self._plans[key]
 
     def _fresh(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
-        """What a cell of its kind is like before anything has happened in it; nothing has happened in this one."""
-        key = self._kind(spec, cell.chain)
+        """The condition of a new cell with the same plan. Read from this cell, which is new, if it is not known yet."""
+        key = self._plan_key(spec, cell.chain)
         if key not in self._conditions:
             self._conditions[key] = self.condition(spec, cell)
         return self._conditions[key]
 
     def condition(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
-        """What a cell is like now. Raises SubstrateFailed if it is dead."""
+        """The current condition of a cell. Raises SubstrateFailed if it is dead."""
         own_network = spec.network is Network.NONE
         return purity.inspect(cell.pid, own_network=own_network, upper=self.shared_upper(spec, cell))
 
     def shared_upper(self, spec: SandboxSpec, cell: Cell) -> Path | None:
-        """Where a cell writes, if that is on a disk that it shares with others."""
+        """The directory that a cell writes to, if it is on a disk shared with other cells; else None."""
         if spec.upper is not Upper.DISK or self._is_limited(spec):
             return None
-        return Path(self._opened().disk_directory, str(cell.birth.number), "upper")
+        return Path(self._opened().disk_directory, str(cell.handle.number), "upper")
 
     def freezer(self, cell: Cell) -> str | None:
-        """The cell's cgroup, where the kernel can make its processes stand still."""
-        return cgroups.freezer(self._opened().cgroups, self._opened().owner, cell.birth.number)
+        """The cell's cgroup, if the kernel can freeze it; else None."""
+        return cgroups.freezer(self._opened().cgroups, self._opened().owner, cell.handle.number)
 
     def next_number(self) -> int:
-        """For a cell or a frozen layer."""
+        """A new number for a cell or a frozen layer."""
         return next(self._numbers)
 
     async def _template(self, spec: SandboxSpec) -> str | None:
@@ -246,27 +246,28 @@ class CellSubstrate(Substrate):
         return await self._disks.template(size_bytes)
 
     def _is_limited(self, spec: SandboxSpec) -> bool:
-        """Whether an upper on disk has a size limit that can be held here."""
+        """Whether the upper is on disk and has a size limit that this host can enforce."""
         assert self._disks is not None
         return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
 
     def _unenforced(self, setting: Setting, spec: SandboxSpec, cell: Cell) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
         if setting.own_ids and cell.ids is SHARED:
-            found.append(Unenforced(Capability.OWN_IDS, "too many cells, or a file system that cannot translate ids"))
+            reason = "there are too many cells, or a file system cannot translate ids"
+            found.append(Unenforced(Capability.OWN_IDS, reason))
         found += [gap for gap in setting.gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
-            reason = self._disks.missing
-            found += [Unenforced(Capability.LIMIT_DISK, reason)] if reason else []
+            missing = self._disks.missing
+            found += [Unenforced(Capability.LIMIT_DISK, missing)] if missing else []
         return tuple(found)
 
-    def _kind(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
-        """What two cells have in common that are planned alike, and alike when they are new."""
+    def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
+        """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
         return (chain.base, spec.network, spec.upper, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
 
     def forget(self, sandbox: CellSandbox) -> None:
-        """A sandbox has been given back completely."""
+        """Remove a sandbox of which nothing is left from the list of live ones."""
         self._alive.discard(sandbox)
 
     def _opened(self) -> Setting:
@@ -294,8 +295,8 @@ def _as_infra(error: DutyfreeError) -> InfraFailed:
     return error if isinstance(error, InfraFailed) else SubstrateFailed(error.message)
 
 
-async def _explained(error: DutyfreeError) -> DutyfreeError:
-    """With its cause, where that lies in this machine: looked for only once a creation has failed."""
+async def _with_cause(error: DutyfreeError) -> DutyfreeError:
+    """The error with its cause, if it is a property of this machine. The diagnosis runs only after a failure."""
     from dutyfree.substrates.cell.diagnosis import explain
 
     return await explain(error, spawner_path())

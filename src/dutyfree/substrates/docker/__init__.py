@@ -1,4 +1,4 @@
-"""`docker`: containers of a Docker-compatible engine, with our guest in each of them; also under gVisor."""
+"""The Docker substrates: containers of a Docker-compatible engine, each with our guest; also with gVisor as runtime."""
 
 from dutyfree.substrates.docker.substrate import DockerSubstrate, GVisorDockerSubstrate
 

@@ -1,4 +1,4 @@
-"""Where an engine listens."""
+"""The addresses of Docker engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLE: Final = "DOCKER_HOST"
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 PODMAN_SOCKET: Final = "/run/podman/podman.sock"
 DEFAULT_PORT: Final = 2375
-_FORWARD: Final = "forward its socket (ssh -L /tmp/engine.sock:/var/run/docker.sock HOST), and name that one"
+_FORWARD: Final = "forward its socket (ssh -L /tmp/engine.sock:/var/run/docker.sock HOST), and use the forwarded one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class Address:
 
     @property
     def url(self) -> str:
-        """As DOCKER_HOST would name it."""
+        """The address in the form of DOCKER_HOST."""
         return f"unix://{self.path}" if self.path else f"tcp://{self.authority}"
 
     @property
     def authority(self) -> str:
-        """What an HTTP request calls it."""
+        """The value of the HTTP header `Host`."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse(url: str, environ: Mapping[str, str] = os.environ) -> Address:
-    """Read what DOCKER_HOST says. Raises SubstrateUnavailable for what cannot be spoken with."""
+    """Parse an address in the form of DOCKER_HOST. Raises SubstrateUnavailable for an unsupported one."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -57,7 +57,7 @@ def parse(url: str, environ: Mapping[str, str] = os.environ) -> Address:
 
 
 def candidates(environ: Mapping[str, str] = os.environ) -> list[Address]:
-    """Where to look for an engine: where DOCKER_HOST says, or else where Docker and Podman listen.
+    """The addresses to try: $DOCKER_HOST if it is set, else the default sockets of Docker and Podman.
 
     Raises as `parse` does.
     """

@@ -1,4 +1,4 @@
-"""One container, with our guest as its first process."""
+"""The body of a Docker sandbox: one container with our guest as its first process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dutyfree.contract import Snapshot
 from dutyfree.errors import GuestMisbehaved, InfraFailed, LinkFailed, SandboxGone, SubstrateFailed
 from dutyfree.model import Capability, Image, Phase, SandboxSpec
 from dutyfree.substrates.docker import counters, plan
-from dutyfree.substrates.docker.calls import CALL_S
+from dutyfree.substrates.docker.calls import CALL_TIMEOUT_S
 from dutyfree.substrates.docker.client import Engine
 from dutyfree.substrates.docker.demultiplexer import Demultiplexer
 from dutyfree.substrates.docker.images import EngineImage
@@ -23,12 +23,12 @@ from dutyfree.wire.channel import Channel
 if TYPE_CHECKING:
     from dutyfree.substrates.docker.substrate import DockerSubstrate
 
-_LOOKS: Final = 10
-_LOOK_S: Final = 0.05
+_CHECKS: Final = 10
+_CHECK_PERIOD_S: Final = 0.05
 
 
 class DockerBody(Body):
-    """A container that runs; made by `born`."""
+    """A running container. Made by `create_body`."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class DockerBody(Body):
         image: Image,
         spec: SandboxSpec,
     ) -> None:
-        """`image`: what it was made from, with all that belongs to it."""
+        """`image`: the image that the container was made from, with its environment and working directory."""
         self._substrate = substrate
         self._engine = engine
         self._image = image
         self._turnstile = Turnstile()
-        """An engine refuses execs while it takes a snapshot, and the other way round."""
+        """Keeps execs and snapshots apart: an engine refuses one during the other."""
         self.container = container
         self.channel = channel
         self.env = {**image.env, **spec.env}
@@ -55,35 +55,35 @@ class DockerBody(Body):
         try:
             async with self._turnstile.passing():
                 stream = await self._engine.execute(self.container, plan.another_guest(self._substrate.user))
-                return await greeted(*talk(stream))
+                return await wait_for_guest(*open_channel(stream))
         except (SubstrateFailed, GuestMisbehaved) as error:
-            # Engines tell what kept an exec from starting in its own output, where a guest's greeting is expected.
-            if not await self._lives_on():
+            # If an exec cannot start, engines write the reason to its output, where we expect the guest's handshake.
+            if not await self._still_runs():
                 raise SandboxGone("the container is gone") from error
-            raise SubstrateFailed(f"no guest could be started for the action: {error.message}") from error
+            raise SubstrateFailed(f"the action's guest could not be started: {error.message}") from error
 
-    async def _lives_on(self) -> bool:
-        """Whether the container runs; that it does not, an engine notices a little later than we."""
-        for _ in range(_LOOKS):
+    async def _still_runs(self) -> bool:
+        """Whether the container still runs. Asked repeatedly, because an engine notices an exit later than we do."""
+        for _ in range(_CHECKS):
             if not self.channel.alive or not await self._engine.runs(self.container):
                 return False
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_PERIOD_S)
         return True
 
     async def snapshot(self) -> Snapshot:
         changes = plan.snapshot_changes(self._substrate.owner)
         async with self._turnstile.shut():
             committed = await self._engine.commit(self.container, changes)
-            self._substrate.leftovers.took(committed)
+            self._substrate.leftovers.add(committed)
         return DockerSnapshot(self._substrate, committed, self._image)
 
     async def end(self) -> None:
-        await self._engine.ended(self.container)
-        with suppress(InfraFailed):  # the sandbox is gone; a discarded image is tried again, at the latest on closing
+        await self._engine.wait_for_exit(self.container)
+        with suppress(InfraFailed):  # the container is gone; images are removed later, at the latest by `close`
             await self._substrate.leftovers.tidy()
 
-    async def look(self) -> None:
-        """Find its process and its counters, where the engine runs on this machine."""
+    async def find_process(self) -> None:
+        """Find the container's process and counters, if the engine runs on this machine."""
         if not self._engine.facts.local:
             return
         state = (await self._engine.inspect(self.container)).get("State")
@@ -93,10 +93,13 @@ class DockerBody(Body):
             self.pid = pid if self.limits is not None else None
 
 
-async def born(
+async def create_body(
     substrate: DockerSubstrate, engine: Engine, image: EngineImage, spec: SandboxSpec, marks: Marks
 ) -> DockerBody:
-    """A container for `spec`, greeted. Nothing is left of one that could not be made. Raises as `create` does."""
+    """Make a container for `spec`, and complete the handshake with its guest.
+
+    Raises as `create` does; the container is removed then.
+    """
     with marks.step(Phase.CREATE, "inject"):
         await substrate.guest.fill(image.id)
     with marks.step(Phase.CREATE, "create"):
@@ -114,13 +117,13 @@ async def born(
     try:
         with marks.step(Phase.CREATE, "attach"):
             stream = await engine.attach(container)
-            channel, beside = talk(stream)
+            channel, streams = open_channel(stream)
         with marks.step(Phase.CREATE, "start"):
             await _start(substrate, engine, container)
         with marks.step(Phase.READY, "handshake"):
             whole = Image(reference=image.id, over_host=False, env=image.env, cwd=image.cwd)
             body = DockerBody(substrate, engine, container, channel, whole, spec)
-            await asyncio.gather(greeted(channel, beside), body.look())
+            await asyncio.gather(wait_for_guest(channel, streams), body.find_process())
     except BaseException as error:
         if channel is not None:
             channel.close()
@@ -136,24 +139,24 @@ async def _start(substrate: DockerSubstrate, engine: Engine, container: str) -> 
     try:
         await engine.start(container)
     except SubstrateFailed as error:
-        if plan.GUEST in error.message:  # there is no such program
+        if plan.GUEST in error.message:  # the guest's program is missing, so the volume was removed
             substrate.guest.forget()
         raise
 
 
-def talk(stream: socket.socket) -> tuple[Channel, Demultiplexer]:
-    """A channel over a container's streams, and what takes them apart."""
-    beside = Demultiplexer()
+def open_channel(stream: socket.socket) -> tuple[Channel, Demultiplexer]:
+    """A channel over a container's attached stream, and the demultiplexer of that stream."""
+    streams = Demultiplexer()
     fd = stream.detach()
-    return Channel(fd, fd, unwrap=beside.feed, handshake_timeout_s=CALL_S), beside
+    return Channel(fd, fd, unwrap=streams.feed, handshake_timeout_s=CALL_TIMEOUT_S), streams
 
 
-async def greeted(channel: Channel, beside: Demultiplexer) -> Channel:
-    """The channel, once its guest has answered. Raises as `Channel.handshake` does, and closes it then."""
+async def wait_for_guest(channel: Channel, streams: Demultiplexer) -> Channel:
+    """Wait for the guest's handshake, and return the channel. Raises as `Channel.handshake` does; closes it then."""
     try:
         await channel.handshake()
     except LinkFailed as error:
-        raise SubstrateFailed(f"the guest did not come up: {beside.last_words or error.message}") from error
+        raise SubstrateFailed(f"the guest did not start: {streams.stderr_tail or error.message}") from error
     except BaseException:
         channel.close()
         raise

@@ -1,4 +1,4 @@
-"""The engine's API, as far as it is used here."""
+"""A client of Docker's API, for the calls that we need."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from dutyfree.substrates.docker.hijack import connect
 if TYPE_CHECKING:
     import aiodocker
 
-PULL_S: Final = 1800.0
-GREETING_S: Final = 10.0
-EXIT_S: Final = 3.0
+PULL_TIMEOUT_S: Final = 1800.0
+GREETING_TIMEOUT_S: Final = 10.0
+EXIT_TIMEOUT_S: Final = 3.0
 CONNECTIONS: Final = 256
 _BLOCK_BYTES: Final = 1024 * 1024
 _IN_PROGRESS: Final = "already in progress"
@@ -33,7 +33,7 @@ _UNRECOGNIZED: Final = "unrecognized image ID"
 
 
 class Engine(Calls):
-    """One engine."""
+    """The client of one engine."""
 
     def __init__(self, address: Address, docker: aiodocker.Docker) -> None:
         super().__init__(address, docker)
@@ -42,16 +42,16 @@ class Engine(Calls):
 
     @classmethod
     async def find(cls, places: list[Address]) -> Engine:
-        """The first that answers. Raises SubstrateUnavailable, with a hint, where none does."""
+        """Connect to the first address that answers. Raises SubstrateUnavailable, with a hint, if none does."""
         problems: list[SubstrateUnavailable] = []
         for address in places:
             try:
-                await _greet(address)
+                await _check_listening(address)
                 return await cls._open(address)
             except SubstrateUnavailable as error:
                 problems.append(error)
-        # Of several places, the first in which there is something says most.
-        raise next((each for each in problems if not isinstance(each, _Absent)), problems[0])
+        # Prefer an error from an address where something listens: it is more helpful than "no engine answers".
+        raise next((each for each in problems if not isinstance(each, _NotListening)), problems[0])
 
     @classmethod
     async def _open(cls, address: Address) -> Engine:
@@ -59,17 +59,17 @@ class Engine(Calls):
         engine = cls(address, docker)
         engine._closing.append(close)
         try:
-            version = await engine._ask("tell its version", docker.version(), GREETING_S)
+            version = await engine._ask("report its version", docker.version(), GREETING_TIMEOUT_S)
             facts.api_version(version)
-            info = await engine._ask("tell about itself", docker.system.info(), GREETING_S)
-            networks = await engine._ask("list its networks", docker.networks.list(), GREETING_S)
+            info = await engine._ask("report its facts", docker.system.info(), GREETING_TIMEOUT_S)
+            networks = await engine._ask("list its networks", docker.networks.list(), GREETING_TIMEOUT_S)
             engine.facts = facts.read(address, version, info, networks)
         except SubstrateUnavailable:
             await close()
             raise
         except (SubstrateFailed, DeadlineExceeded, TypeError, AttributeError) as error:
             await close()
-            hint = "let DOCKER_HOST name the engine's socket"
+            hint = "set DOCKER_HOST to the engine's socket"
             raise SubstrateUnavailable(f"{address.url} is not a Docker engine: {error}", hint=hint) from error
         except BaseException:
             await close()
@@ -77,7 +77,7 @@ class Engine(Calls):
         return engine
 
     async def close(self) -> None:
-        """Wait for what is still being tidied up, and hang up. Idempotent."""
+        """Wait for clean-ups that still run, and close the connections. Idempotent."""
         await self.settle()
         while self._closing:
             await self._closing.pop()()
@@ -85,52 +85,52 @@ class Engine(Calls):
     # Containers
 
     async def create(self, document: dict[str, Any]) -> str:
-        """A new container, not started; its id. If this is cancelled, there is none."""
+        """Make a container without starting it. Returns its id. If this call is cancelled, the container is removed."""
 
         async def make() -> str:
             made = await self._ask("create a container", self._docker.containers.create(document))
             return str(made.id)
 
-        return await self._undone(make(), self.remove)
+        return await self._make_or_undo(make(), self.remove)
 
     async def put_archive(self, container: str, directory: str, archive: bytes) -> None:
-        """Unpack a tar in a directory of the container's."""
+        """Unpack a tar into a directory of the container."""
         handle = self._docker.containers.container(container)
         await self._ask("take a file", handle.put_archive(directory, archive))  # type: ignore[no-untyped-call]
 
     async def start(self, container: str) -> None:
-        """Start it."""
+        """Start a container."""
         await self._ask("start a container", self._docker.containers.container(container).start())
 
     async def inspect(self, container: str) -> dict[str, Any]:
-        """What the engine knows of it."""
+        """The engine's description of a container."""
         return await self._ask("show a container", self._docker.containers.container(container).show())
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container, and its own volumes; return when it has gone. One that is not there is fine."""
+        """Kill and remove a container and its anonymous volumes, and wait until it is gone. It need not exist."""
         handle = self._docker.containers.container(container)
         try:
             await self._raw("remove a container", handle.delete(force=True, v=True))
         except EngineRefused as error:
             if error.status == 404:
                 return
-            # Containers that end are removed by the engine itself: it may have begun.
+            # The engine removes a container that exits (AutoRemove), and may have begun.
             if error.status != 409 or _IN_PROGRESS not in error.message:
                 raise failure("remove a container", error.message) from error
-            await self._removed(container)
+            await self._wait_until_removed(container)
 
-    async def ended(self, container: str) -> None:
-        """A container whose guest was told to exit: wait until it has gone, and remove it if it has not soon.
+    async def wait_for_exit(self, container: str) -> None:
+        """Wait until a container whose guest exits is gone; remove it if that takes longer than 3 s.
 
-        Killed in the moment in which it exits, a container of gVisor's can keep the engine waiting for half a minute.
+        It is not killed at once: if a gVisor container is killed while it exits, the engine can hang for 30 s.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EXIT_S):
-                await self._removed(container)
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
+                await self._wait_until_removed(container)
                 return
         await self.remove(container)
 
-    async def _removed(self, container: str) -> None:
+    async def _wait_until_removed(self, container: str) -> None:
         handle = self._docker.containers.container(container)
         try:
             await self._raw("remove a container", handle.wait(condition="removed"))
@@ -139,12 +139,12 @@ class Engine(Calls):
                 raise failure("remove a container", error.message) from error
 
     async def containers(self, label: str) -> dict[str, str]:
-        """All that bear the label: id to its value."""
+        """All containers with the label: id to the label's value."""
         listing = self._docker.containers.list(all=True, filters=json.dumps({"label": [label]}))
         return {each.id: str(each["Labels"][label]) for each in await self._ask("list containers", listing)}
 
     async def volumes_in(self, container: str) -> set[str]:
-        """The names of the volumes that are mounted into a container; none if it is not there."""
+        """The names of the volumes in a container; empty if the container does not exist."""
         try:
             known = await self._raw("show a container", self._docker.containers.container(container).show())
         except EngineRefused as error:
@@ -154,7 +154,7 @@ class Engine(Calls):
         return {str(mount["Name"]) for mount in known.get("Mounts") or () if mount.get("Name")}
 
     async def attach(self, container: str) -> socket.socket:
-        """The container's standard streams; to be asked for before it starts, so that nothing is missed."""
+        """The container's standard streams. Call this before `start`, or the first output may be lost."""
         path = f"/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
         try:
             return await self._hijack("attach to a container", path)
@@ -162,7 +162,7 @@ class Engine(Calls):
             raise failure("attach to a container", error.message) from error
 
     async def execute(self, container: str, document: dict[str, Any]) -> socket.socket:
-        """Run something in a container; its standard streams. Raises SandboxGone for a container that does not run."""
+        """Run a program in a container. Returns its standard streams. Raises SandboxGone if the container has ended."""
         try:
             return await self._execute(container, document)
         except EngineRefused as error:
@@ -172,13 +172,13 @@ class Engine(Calls):
 
     async def _execute(self, container: str, document: dict[str, Any]) -> socket.socket:
         what = "run another guest"
-        # aiodocker's own call for this has no way to the bare connection.
+        # Not aiodocker's own method, which gives no access to the raw connection.
         call = self._docker._query_json(f"containers/{container}/exec", "POST", data=document)
         made = await self._raw(what, call)
         return await self._hijack(what, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
 
     async def runs(self, container: str) -> bool:
-        """Whether the container is there and runs."""
+        """Whether the container exists and runs."""
         try:
             known = await self._raw("show a container", self._docker.containers.container(container).show())
         except EngineRefused:
@@ -188,12 +188,12 @@ class Engine(Calls):
     # Volumes
 
     async def create_volume(self, name: str, labels: dict[str, str]) -> None:
-        """Make a volume of this name; one that is there already is fine."""
+        """Make a volume of this name, if there is none."""
         document = {"Name": name, "Labels": labels}
         await self._ask("create a volume", self._docker.volumes.create(document))  # type: ignore[no-untyped-call]
 
     async def remove_volume(self, name: str) -> None:
-        """Remove it. One that is not there, or that a container still uses, is fine."""
+        """Remove a volume, if it exists and no container uses it."""
         try:
             await self._raw("remove a volume", self._docker._query_json(f"volumes/{name}", "DELETE"))
         except EngineRefused as error:
@@ -201,7 +201,7 @@ class Engine(Calls):
                 raise failure("remove a volume", error.message) from error
 
     async def volumes(self, label: str) -> dict[str, str]:
-        """All that bear the label: name to its value."""
+        """All volumes with the label: name to the label's value."""
         listed = await self._ask("list volumes", self._docker.volumes.list())  # type: ignore[no-untyped-call]
         labelled = [(str(each["Name"]), each.get("Labels") or {}) for each in listed.get("Volumes") or ()]
         return {name: str(labels[label]) for name, labels in labelled if label in labels}
@@ -209,7 +209,7 @@ class Engine(Calls):
     # Images
 
     async def image(self, reference: str) -> dict[str, Any] | None:
-        """What the engine knows of an image; None if it does not have it."""
+        """The engine's description of an image; None if the engine does not have it."""
         try:
             return await self._raw("show an image", self._docker.images.inspect(reference))
         except EngineRefused as error:
@@ -218,12 +218,12 @@ class Engine(Calls):
             raise failure(f"show the image {reference!r}", error.message) from error
 
     async def pull(self, reference: str) -> None:
-        """Get an image from its registry."""
-        await self._ask(f"pull the image {reference!r}", self._docker.images.pull(reference), PULL_S)
+        """Pull an image from its registry."""
+        await self._ask(f"pull the image {reference!r}", self._docker.images.pull(reference), PULL_TIMEOUT_S)
 
     async def load(self, archive: Path) -> None:
-        """Load images from what `export_image` wrote."""
-        await self._ask("load an image", self._docker.images.import_image(_blocks(archive)), PULL_S)
+        """Load images from an archive that `export_image` wrote."""
+        await self._ask("load an image", self._docker.images.import_image(_blocks(archive)), PULL_TIMEOUT_S)
 
     async def save(self, reference: str, target: Path) -> None:
         """Write an image as an archive that skopeo reads."""
@@ -234,24 +234,27 @@ class Engine(Calls):
                     async for block in content.iter_chunked(_BLOCK_BYTES):
                         await in_thread(file.write, block)
 
-        await self._ask("save an image", fetch(), PULL_S)
+        await self._ask("save an image", fetch(), PULL_TIMEOUT_S)
 
     async def commit(self, container: str, changes: list[str]) -> str:
-        """An image of a container's files, during whose making it stands still; its id. Cancelled, there is none."""
+        """Make an image of a container's files; the container is paused meanwhile. Returns the image's id.
+
+        If this call is cancelled, the image is removed.
+        """
         handle = self._docker.containers.container(container)
 
         async def make() -> str:
-            made = await self._ask("commit a container", handle.commit(changes=changes, pause=True), PULL_S)
+            made = await self._ask("commit a container", handle.commit(changes=changes, pause=True), PULL_TIMEOUT_S)
             return str(made["Id"])
 
-        return await self._undone(make(), self.remove_image)
+        return await self._make_or_undo(make(), self.remove_image)
 
     async def remove_image(self, reference: str) -> bool:
-        """Remove this one image; False while containers or other images need it. One that is not there is fine."""
+        """Remove an image. Returns False while containers or other images need it, True if it is gone."""
         try:
             await self._raw("remove an image", self._docker.images.delete(reference, noprune=True))
         except EngineRefused as error:
-            # An image that is going at this moment is in no list any more, and in none yet.
+            # While an image is being removed, an engine may answer "unrecognized image ID" instead of status 404.
             is_gone = error.status == 404 or _UNRECOGNIZED in error.message
             if not is_gone and error.status != 409:
                 raise failure("remove an image", error.message) from error
@@ -259,28 +262,28 @@ class Engine(Calls):
         return True
 
     async def nameless_images(self, label: str) -> dict[str, str]:
-        """All that bear the label, and no name: id to the label's value."""
+        """All images with the label and without a name: id to the label's value."""
         listed = await self._ask("list images", self._docker.images.list(all=True))
         nameless = [each for each in listed if set(each.get("RepoTags") or ()) <= {_NO_NAME}]
         labelled = [(str(each["Id"]), each.get("Labels") or {}) for each in nameless]
         return {identity: str(labels[label]) for identity, labels in labelled if label in labels}
 
 
-class _Absent(SubstrateUnavailable):
-    """Nobody listens there."""
+class _NotListening(SubstrateUnavailable):
+    """No process listens at the address."""
 
 
-async def _greet(address: Address) -> None:
-    """Raise SubstrateUnavailable unless something listens there that lets us in."""
+async def _check_listening(address: Address) -> None:
+    """Raise SubstrateUnavailable unless a connection to the address succeeds."""
     try:
-        async with asyncio.timeout(GREETING_S):
+        async with asyncio.timeout(GREETING_TIMEOUT_S):
             (await connect(address)).close()
     except PermissionError as error:
         hint = "join the group of its socket (`docker`), or run as root"
         raise SubstrateUnavailable(f"no permission to use the engine at {address.url}", hint=hint) from error
     except (OSError, TimeoutError) as error:
-        hint = "start dockerd or podman, or let DOCKER_HOST say where it listens"
-        raise _Absent(f"no engine answers at {address.url}: {error}", hint=hint) from error
+        hint = "start dockerd or podman, or set DOCKER_HOST to the engine's address"
+        raise _NotListening(f"no engine answers at {address.url}: {error}", hint=hint) from error
 
 
 def _client(address: Address) -> tuple[aiodocker.Docker, Callable[[], Awaitable[None]]]:
@@ -290,7 +293,7 @@ def _client(address: Address) -> tuple[aiodocker.Docker, Callable[[], Awaitable[
     except ImportError as error:
         raise SubstrateUnavailable(f"{error.name} is not installed", hint="pip install 'dutyfree[docker]'") from error
 
-    # A connection for each call: one that was kept may have gone with a restarted engine.
+    # A new connection for each call: a kept connection breaks when the engine restarts.
     connector: aiohttp.BaseConnector
     if address.path:
         connector = aiohttp.UnixConnector(address.path, limit=CONNECTIONS, force_close=True)

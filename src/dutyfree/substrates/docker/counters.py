@@ -1,4 +1,4 @@
-"""What a container ran into, from its control groups, where the engine runs on this machine."""
+"""Reads from a container's control groups which limits it hit, if the engine runs on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dutyfree.substrates.hierarchies import GroupCounters, groups_in, mount_poin
 
 
 def watch(container: str, pid: int) -> GroupCounters | None:
-    """The counters of the container whose first process is `pid`. None if that is no process of it, seen from here."""
+    """The counters of the container whose first process is `pid`; None if `pid` is not the container's on this host."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text()
         mounts = Path("/proc/self/mountinfo").read_text()
@@ -18,7 +18,7 @@ def watch(container: str, pid: int) -> GroupCounters | None:
 
 
 def find(container: str, groups: str, mounts: str) -> GroupCounters | None:
-    """The same from the text of the process's `cgroup` and of our own `mountinfo`."""
+    """The same, from the texts of the process's `cgroup` and of our own `mountinfo`."""
     if container not in groups:
         return None
     points = mount_points(mounts)

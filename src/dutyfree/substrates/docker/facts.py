@@ -1,4 +1,4 @@
-"""What an engine tells about itself, read once when a substrate is opened."""
+"""Facts about an engine, read once when the substrate is opened."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from dutyfree.model import Capability
 from dutyfree.substrates.docker.address import Address
 
 OLDEST_API: Final = (1, 40)
-"""That of Docker 19.03, and of every Podman that is still cared for."""
+"""The version of Docker 19.03. Every maintained Podman has at least this version."""
 _LIMITS: Final = {
     "MemoryLimit": Capability.LIMIT_MEMORY,
     "PidsLimit": Capability.LIMIT_PIDS,
     "CpuCfsQuota": Capability.LIMIT_CPU,
 }
 _SIZED_DRIVERS: Final = frozenset({"btrfs", "zfs"})
-"""Those that can bound a container's writes whatever they lie on; overlay needs XFS mounted with quotas for it."""
+"""Storage drivers that can always limit a container's disk; overlay can only on XFS mounted with quotas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`limits`: those that it holds containers to."""
+    """Facts about one engine. `limits`: the limits that it can enforce on containers."""
 
     version: str
     api: tuple[int, int]
     local: bool
-    """Whether its containers are processes of this machine."""
+    """Whether its containers run on this machine."""
     cpus: int
     limits: frozenset[Capability]
     runtimes: frozenset[str]
     bridge: bool
 
 
-def api_version(told: Mapping[str, Any]) -> tuple[int, int]:
-    """The newest API that it speaks. Raises SubstrateUnavailable for one that is too old, or that is none."""
+def api_version(version: Mapping[str, Any]) -> tuple[int, int]:
+    """The newest API version of the engine. Raises SubstrateUnavailable if it is too old, or not a Docker engine."""
     try:
-        major, minor = (int(part) for part in str(told["ApiVersion"]).split("."))
+        major, minor = (int(part) for part in str(version["ApiVersion"]).split("."))
     except (KeyError, ValueError):
         raise SubstrateUnavailable(
-            "what answers there is not a Docker engine", hint="let DOCKER_HOST name the engine's socket"
+            "the program that answers is not a Docker engine", hint="set DOCKER_HOST to the engine's socket"
         ) from None
     if (major, minor) < OLDEST_API:
         raise SubstrateUnavailable(
-            f"the engine is too old: it speaks version {major}.{minor} of Docker's API",
+            f"the engine is too old: it has version {major}.{minor} of Docker's API",
             hint=f"{OLDEST_API[0]}.{OLDEST_API[1]} is needed: Docker 19.03 or newer",
         )
     return major, minor
 
 
 def read(address: Address, version: Mapping[str, Any], info: Mapping[str, Any], networks: list[Any]) -> Facts:
-    """Put together what `/version`, `/info` and `/networks` say."""
+    """The facts from the engine's answers to `/version`, `/info` and `/networks`."""
     limits = {limit for name, limit in _LIMITS.items() if info.get(name)}
     if info.get("Driver") in _SIZED_DRIVERS:
         limits.add(Capability.LIMIT_DISK)

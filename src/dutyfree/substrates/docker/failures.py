@@ -1,4 +1,4 @@
-"""What engines say when they refuse, whose fault that is, and what to do about it."""
+"""Maps the error messages of engines to Dutyfree's errors, with hints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dutyfree.errors import (
 )
 
 _QUOTED_CHARACTERS: Final = 400
-_ROOM: Final = "see `docker system df`, and `docker system prune`"
+_ROOM: Final = "look at `docker system df`, and run `docker system prune`"
 _RUNTIME: Final = "register it with the engine: `runtimes` in its daemon.json"
 _OFFLINE: Final = "load it with `docker load`, or build it from a recipe: the engine cannot fetch it"
 _TABLE: Final[tuple[tuple[str, type[DutyfreeError], str | None], ...]] = (
@@ -26,7 +26,7 @@ _TABLE: Final[tuple[tuple[str, type[DutyfreeError], str | None], ...]] = (
         r"no such image|manifest unknown|manifest for .* not found|does not exist or no pull access|pull access denied"
         r"|repository .*not found|name unknown|unauthorized|authentication required",
         InvalidRequest,
-        "check its name; what is private must be there already: `docker pull`",
+        "check its name; pull a private image first: `docker pull`",
     ),
     (r"invalid reference format|must be lowercase", InvalidRequest, "for example debian:stable-slim"),
     (
@@ -43,11 +43,11 @@ _TABLE: Final[tuple[tuple[str, type[DutyfreeError], str | None], ...]] = (
     (r"network .* not found", Unsupported, "the engine has no such network"),
     (r"is already in use", SubstrateFailed, None),
 )  # fmt: skip
-"""The first that fits holds; an engine's own failure is the rest."""
+"""The first pattern that matches decides. A message that matches none becomes SubstrateFailed."""
 
 
 class EngineRefused(Exception):
-    """An engine's answer that was no success."""
+    """An engine answered with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -56,9 +56,9 @@ class EngineRefused(Exception):
 
 
 def failure(what: str, message: str) -> DutyfreeError:
-    """The error for an engine that refused to do `what`; its words are only quoted as far as they print."""
-    told = "".join(each if each.isprintable() else " " for each in message).strip()[:_QUOTED_CHARACTERS]
+    """The error for an engine that refused to do `what`. It quotes the engine's message, printable characters only."""
+    quoted = "".join(each if each.isprintable() else " " for each in message).strip()[:_QUOTED_CHARACTERS]
     for pattern, kind, hint in _TABLE:
         if re.search(pattern, message, re.IGNORECASE):
-            return kind(f"the engine did not {what}: {told}", hint=hint)
-    return SubstrateFailed(f"the engine did not {what}: {told or 'it does not say why'}")
+            return kind(f"the engine did not {what}: {quoted}", hint=hint)
+    return SubstrateFailed(f"the engine did not {what}: {quoted or 'it gave no reason'}")

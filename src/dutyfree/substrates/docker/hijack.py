@@ -1,4 +1,4 @@
-"""Connections that an engine turns into a plain stream of bytes: the input and output of a container, or of an exec."""
+"""Hijacked connections: an engine turns an HTTP connection into the byte stream of a container or of an exec."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dutyfree.substrates.docker.address import Address
 from dutyfree.substrates.docker.failures import EngineRefused
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-MAX_COMPLAINT_BYTES: Final = 4 * 1024
-_COMPLAINT_S: Final = 2.0
+MAX_ERROR_BYTES: Final = 4 * 1024
+_ERROR_TIMEOUT_S: Final = 2.0
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
 
 
 async def connect(address: Address) -> socket.socket:
-    """A connection to the engine. Raises OSError."""
+    """Connect to the engine. Raises OSError."""
     loop = asyncio.get_running_loop()
     if address.path:
-        return await _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), address.path)
+        return await _connect(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), address.path)
     places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     family, kind, protocol, _name, place = places[0]
-    sock = await _connected(socket.socket(family, kind, protocol), place)
+    sock = await _connect(socket.socket(family, kind, protocol), place)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 async def hijack(address: Address, path: str, document: object = None) -> socket.socket:
-    """Ask for a stream; what is read from the socket next is the stream's first byte.
+    """Request a stream. The next byte to read from the returned socket is the first byte of the stream.
 
-    Raises EngineRefused for any answer but the stream, OSError, and GuestMisbehaved for what is no answer.
+    Raises EngineRefused for an error status, OSError, and GuestMisbehaved for an answer that is not HTTP.
     """
     sock = await connect(address)
     try:
@@ -45,7 +45,7 @@ async def hijack(address: Address, path: str, document: object = None) -> socket
         if status is None:
             raise GuestMisbehaved(f"the engine answered {head[:80]!r} instead of HTTP")
         if int(status[1]) not in (101, 200):
-            raise EngineRefused(int(status[1]), await _read_complaint(sock, head))
+            raise EngineRefused(int(status[1]), await _read_error(sock, head))
     except BaseException:
         sock.close()
         raise
@@ -53,7 +53,7 @@ async def hijack(address: Address, path: str, document: object = None) -> socket
 
 
 def request(address: Address, path: str, document: object) -> bytes:
-    """The bytes of the request. `path` has nothing in it that would need quoting."""
+    """The bytes of the request. `path` must need no quoting."""
     body = b"" if document is None else json.dumps(document).encode()
     head = (
         f"POST {path} HTTP/1.1",
@@ -66,7 +66,7 @@ def request(address: Address, path: str, document: object) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + body
 
 
-async def _connected(sock: socket.socket, place: Any) -> socket.socket:
+async def _connect(sock: socket.socket, place: Any) -> socket.socket:
     try:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, place)
@@ -77,7 +77,7 @@ async def _connected(sock: socket.socket, place: Any) -> socket.socket:
 
 
 async def _read_head(sock: socket.socket) -> bytes:
-    """Up to the empty line, and not a byte further: what follows is the stream."""
+    """Read up to the empty line and no further: the next byte belongs to the stream."""
     head = b""
     while len(head) < MAX_HEAD_BYTES:
         try:
@@ -86,7 +86,7 @@ async def _read_head(sock: socket.socket) -> bytes:
             await _readable(sock)
             continue
         if not seen:
-            raise ConnectionResetError("the engine hung up")
+            raise ConnectionResetError("the engine closed the connection")
         end = (head + seen).find(b"\r\n\r\n")
         head += sock.recv(len(seen) if end < 0 else end + 4 - len(head))
         if end >= 0:
@@ -104,17 +104,17 @@ async def _readable(sock: socket.socket) -> None:
         loop.remove_reader(sock)
 
 
-async def _read_complaint(sock: socket.socket, head: bytes) -> str:
+async def _read_error(sock: socket.socket, head: bytes) -> str:
     length = _LENGTH.search(head)
-    wanted_bytes = min(int(length[1]), MAX_COMPLAINT_BYTES) if length else MAX_COMPLAINT_BYTES
-    said = b""
+    wanted_bytes = min(int(length[1]), MAX_ERROR_BYTES) if length else MAX_ERROR_BYTES
+    body = b""
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_COMPLAINT_S):
-            while len(said) < wanted_bytes:
-                data = await asyncio.get_running_loop().sock_recv(sock, wanted_bytes - len(said))
+        async with asyncio.timeout(_ERROR_TIMEOUT_S):
+            while len(body) < wanted_bytes:
+                data = await asyncio.get_running_loop().sock_recv(sock, wanted_bytes - len(body))
                 if not data:
                     break
-                said += data
+                body += data
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(said)["message"])
-    return said.decode("utf-8", "replace")
+        return str(json.loads(body)["message"])
+    return body.decode("utf-8", "replace")

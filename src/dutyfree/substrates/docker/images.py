@@ -1,4 +1,4 @@
-"""Images for an engine: its own, by reference, and those of our store, which it is given once."""
+"""Images for an engine: its own images, by reference, and images of our store, which are loaded into it once."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ class EngineImage:
 
 
 class EngineImages:
-    """Gets images to where containers can start from them."""
+    """Provides images to one engine."""
 
     def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
         self._store = store
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
 
-    async def ready(self, image: Image) -> EngineImage:
-        """The engine's own copy of an image; pulled, or put there from the store, if it has none.
+    async def provide(self, image: Image) -> EngineImage:
+        """The engine's copy of an image. If it has none, the engine pulls it, or it is loaded from the store.
 
         Raises InvalidRequest, Unsupported, CapacityError, SubstrateFailed, DeadlineExceeded.
         """
-        reference = image.reference or self._loaded_name(image)
+        reference = image.reference or self._name_in_engine(image)
         known = await self._engine.image(reference)
         if known is None:
-            # However many sandboxes wait for it, it is fetched once.
-            async with self._turns.setdefault(reference, asyncio.Lock()):
-                known = await self._engine.image(reference) or await self._fetched(image, reference)
+            # The lock makes sure that the image is fetched once, however many sandboxes wait for it.
+            async with self._locks.setdefault(reference, asyncio.Lock()):
+                known = await self._engine.image(reference) or await self._fetch(image, reference)
         try:
             config = known.get("Config") or {}
             return EngineImage(str(known["Id"]), plan.environment(config, image), plan.directory(config, image))
         except (KeyError, AttributeError) as error:
-            raise SubstrateFailed(f"what the engine says of the image {reference!r} is not understood") from error
+            raise SubstrateFailed(f"the engine's description of the image {reference!r} is invalid") from error
 
-    async def keep(self, reference: str, image: Image) -> Image:
-        """Put an image of the engine's into the store; what it is there, with what `image` says of it."""
+    async def save_to_store(self, reference: str, image: Image) -> Image:
+        """Import an image of the engine into the store. The result has the environment and directory of `image`."""
         async with staged(self._store) as directory:
             archive = directory / "image.tar"
             await self._engine.save(reference, archive)
             kept = await in_thread(import_source, self._store, f"docker-archive:{archive}")
         return Image(kept.layers, over_host=False, env=image.env, cwd=image.cwd)
 
-    def _loaded_name(self, image: Image) -> str:
-        """What the engine calls an image of the store. Raises InvalidRequest, naming a layer that is not there."""
+    def _name_in_engine(self, image: Image) -> str:
+        """The engine's name for an image of the store. Raises InvalidRequest if a layer is missing."""
         for layer in image.layers:
             if layer.startswith("live:") or not self._store.has(layer):
                 raise InvalidRequest(f"there is no layer {layer} in the store", hint="build or import the image again")
@@ -71,7 +71,7 @@ class EngineImages:
             raise Unsupported("an engine cannot start from an image over this machine's own root", hint=hint)
         return f"{REPOSITORY}/{image.digest.removeprefix('sha256:')}:latest"
 
-    async def _fetched(self, image: Image, reference: str) -> dict[str, Any]:
+    async def _fetch(self, image: Image, reference: str) -> dict[str, Any]:
         if not image.reference:
             await self._load(image, reference)
         elif reference.startswith(_OWN_ID):
@@ -80,7 +80,7 @@ class EngineImages:
             await self._engine.pull(reference)
         known = await self._engine.image(reference)
         if known is None:
-            raise SubstrateFailed(f"the engine was given the image {reference!r}, and does not have it")
+            raise SubstrateFailed(f"the engine loaded the image {reference!r}, but does not list it")
         return known
 
     async def _load(self, image: Image, reference: str) -> None:

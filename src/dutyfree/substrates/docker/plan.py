@@ -1,4 +1,4 @@
-"""The documents that an engine is given: pure, and tested as such."""
+"""The documents that we send to an engine. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from dutyfree.substrates.docker.facts import Facts
 OWNER_LABEL: Final = "dutyfree.owner"
 """On our containers and volumes: the name of the claim to which they belong."""
 SNAPSHOT_LABEL: Final = "dutyfree.snapshot"
-"""The same on the images of snapshots. Two labels, for containers inherit those of images, and images those of
-containers: what others make of ours must not bear a mark by which it would be removed."""
+"""The same, on the images of snapshots. There are two labels because containers inherit the labels of their images, and
+images those of their containers: what a user makes from ours must not have a label by which we would remove it."""
 GUEST_DIRECTORY: Final = "/.dutyfree"
 GUEST: Final = f"{GUEST_DIRECTORY}/guest"
 CAPABILITIES: Final = (
     *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
     *("NET_BIND_SERVICE", "AUDIT_WRITE", "SETFCAP"),
 )
-"""What ordinary work of root takes inside a container: those of a cell."""
+"""The capabilities that root needs for ordinary work in a container. The same as in a cell."""
 _SHM_BYTES: Final = 64 * 1024 * 1024
-"""An engine's own default."""
+"""The default of engines."""
 _DEFAULT_CWD: Final = Image().cwd
 _REASONS: Final = {
     Capability.LIMIT_MEMORY: "the engine's kernel has no memory controller for it",
     Capability.LIMIT_PIDS: "the engine's kernel has no pids controller for it",
     Capability.LIMIT_CPU: "the engine's kernel has no CPU quotas for it",
-    Capability.LIMIT_DISK: "the engine's storage driver cannot bound what a container writes",
+    Capability.LIMIT_DISK: "the engine's storage driver cannot limit a container's disk",
 }
 
 
 def volume(owner: str) -> str:
-    """The name of the volume that has the guest's program in it."""
+    """The name of the volume with the guest's program."""
     return f"dutyfree-{owner}"
 
 
 def porter(image: str, owner: str) -> dict[str, Any]:
-    """A container that is never started: what is put into it goes into the volume."""
+    """A container that is never started. It only gives access to the volume, so that files can be copied there."""
     host = {"NetworkMode": "none", "LogConfig": {"Type": "none"}, "Mounts": [_mount(owner, read_only=False)]}
     return {
         "Image": image,
@@ -65,9 +65,9 @@ def _mount(owner: str, *, read_only: bool) -> dict[str, Any]:
 def container(
     image: str, spec: SandboxSpec, facts: Facts, *, owner: str, user: str, runtime: str | None, pids: bool = True
 ) -> dict[str, Any]:
-    """A container whose only process is our guest. It ends with the stream, and is removed when it ends.
+    """A container whose only process is our guest. When the stream ends, the guest exits and the container is removed.
 
-    `pids`: whether the runtime can bear a limit on processes.
+    `pids`: whether the runtime supports a limit on processes.
     """
     return {
         "Image": image,
@@ -105,14 +105,14 @@ def _host(spec: SandboxSpec, facts: Facts, runtime: str | None, pids: bool) -> d
     if runtime is not None:
         host["Runtime"] = runtime
     if resources.memory_bytes is not None and Capability.LIMIT_MEMORY in facts.limits:
-        # The same number for memory and swap together: none of the latter.
+        # `MemorySwap` is memory and swap together, so the same number means no swap.
         host |= {"Memory": resources.memory_bytes, "MemorySwap": resources.memory_bytes}
-        # Files in /dev/shm are memory that no kill gives back: they must leave some to run in.
+        # Files in /dev/shm are memory that an out-of-memory kill does not free: leave half for processes.
         host["ShmSize"] = min(_SHM_BYTES, resources.memory_bytes // 2)
     if resources.pids is not None and pids and Capability.LIMIT_PIDS in facts.limits:
         host["PidsLimit"] = resources.pids
     if resources.cpus is not None and Capability.LIMIT_CPU in facts.limits:
-        # An engine refuses to promise more than there are.
+        # An engine refuses a limit above its number of CPUs.
         host["NanoCpus"] = round(min(resources.cpus, facts.cpus or resources.cpus) * 1e9)
     if resources.disk_bytes is not None and Capability.LIMIT_DISK in facts.limits:
         host["StorageOpt"] = {"size": str(resources.disk_bytes)}
@@ -120,7 +120,7 @@ def _host(spec: SandboxSpec, facts: Facts, runtime: str | None, pids: bool) -> d
 
 
 def another_guest(user: str) -> dict[str, Any]:
-    """An exec that runs one more guest."""
+    """An exec that runs another guest."""
     return {
         "AttachStdin": True,
         "AttachStdout": True,
@@ -133,12 +133,12 @@ def another_guest(user: str) -> dict[str, Any]:
 
 
 def snapshot_changes(owner: str) -> list[str]:
-    """What makes the image of a container one of our snapshots."""
+    """The changes at a commit that label the image as one of our snapshots."""
     return [f'LABEL {OWNER_LABEL}="" {SNAPSHOT_LABEL}="{owner}"']
 
 
 def guest_archive(program: bytes) -> bytes:
-    """A tar with the guest's program, to be unpacked into the volume."""
+    """A tar archive with the guest's program, for the volume."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         file = tarfile.TarInfo(GUEST.removeprefix(f"{GUEST_DIRECTORY}/"))
@@ -150,7 +150,7 @@ def guest_archive(program: bytes) -> bytes:
 def unenforced(
     spec: SandboxSpec, facts: Facts, weak: Mapping[Capability, str] = MappingProxyType({})
 ) -> tuple[Unenforced, ...]:
-    """The bounds that were asked for and that the engine does not hold; `weak`: those that its runtime does not."""
+    """The requested limits that the engine cannot enforce; `weak`: those that its runtime cannot, with reasons."""
     resources = spec.resources
     asked = {
         Capability.LIMIT_MEMORY: resources.memory_bytes,
@@ -165,7 +165,7 @@ def unenforced(
 
 
 def capabilities(facts: Facts) -> frozenset[Capability]:
-    """What containers of this engine can do."""
+    """The capabilities of containers of this engine."""
     always = {
         *(Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.PRIVATE_FILES, Capability.KILL_TREE),
         *(Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES),
@@ -177,14 +177,14 @@ def capabilities(facts: Facts) -> frozenset[Capability]:
 
 
 def environment(config: Mapping[str, Any], image: Image) -> dict[str, str]:
-    """What the image gives to actions: as the engine's config of it says, and over that what `image` says."""
+    """The environment of actions: from the engine's config of the image, overridden by `image.env`."""
     entries = [entry.partition("=") for entry in config.get("Env") or () if isinstance(entry, str)]
     own = {name: value for name, equals, value in entries if name and equals and "\0" not in value}
     return {**DEFAULT_ENVIRONMENT, **own, **image.env}
 
 
 def directory(config: Mapping[str, Any], image: Image) -> str:
-    """Where actions run unless they say otherwise: the image's own place, unless `image` names another."""
+    """The working directory of actions: from the engine's config of the image, unless `image` has its own."""
     own = config.get("WorkingDir")
     if image.cwd != _DEFAULT_CWD:
         return image.cwd

@@ -1,4 +1,4 @@
-"""A snapshot: an image that the engine made of a container, and the images that wait for their end."""
+"""Snapshots of containers: images that the engine commits, and their removal."""
 
 from __future__ import annotations
 
@@ -15,51 +15,56 @@ if TYPE_CHECKING:
 
 
 class Leftovers:
-    """The images of snapshots. An engine keeps an image for as long as containers, or other images, need it."""
+    """The images of a substrate's snapshots, until they are removed.
+
+    An engine refuses to remove an image while containers or other images need it, so a discarded one may wait.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._taken: set[str] = set()
         self._discarded: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    def took(self, image: str) -> None:
-        """There is one more."""
+    def add(self, image: str) -> None:
+        """Register the image of a new snapshot."""
         self._taken.add(image)
 
     def is_discarded(self, reference: str) -> bool:
-        """Whether nothing may be started from it any more, though the engine may still have it."""
+        """Whether the image was discarded. No new sandbox may start from it, though the engine may still have it."""
         return reference in self._discarded
 
     async def discard(self, image: str) -> None:
-        """Remove it now, or when the last that needs it has gone."""
+        """Remove the image now, or when nothing needs it any more."""
         self._discarded.add(image)
         await self.tidy()
 
     async def tidy(self) -> None:
-        """Remove what was discarded and is needed no more."""
+        """Remove the discarded images that nothing needs any more."""
         if not self._discarded & self._taken:
             return
-        async with self._turn:
-            # Those that hang on each other go from the last to the first.
+        async with self._lock:
+            # Images may depend on each other, so repeat until nothing more can be removed.
             while gone := {each for each in self._discarded & self._taken if await self._engine.remove_image(each)}:
                 self._taken -= gone
 
     async def clear(self) -> None:
-        """Remove all; snapshots go with the substrate."""
+        """Remove all images: snapshots end with their substrate."""
         self._discarded |= self._taken
         await self.tidy()
 
 
 class DockerSnapshot(KeptSnapshot):
-    """An image of the engine's that has no name."""
+    """An image without a name in the engine."""
 
     def __init__(self, substrate: DockerSubstrate, committed: str, source: Image) -> None:
         super().__init__(committed, replace(source, reference=committed))
         self._substrate = substrate
 
     async def _put(self) -> Image:
-        return self._image if self._image.is_stored else await self._substrate.images.keep(self.id, self._image)
+        if self._image.is_stored:
+            return self._image
+        return await self._substrate.images.save_to_store(self.id, self._image)
 
     async def _let_go(self) -> None:
         await self._substrate.leftovers.discard(self.id)

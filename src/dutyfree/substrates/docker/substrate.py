@@ -1,4 +1,4 @@
-"""The substrate: an engine that was found, a claim that marks what is ours, and containers."""
+"""The Docker substrate: finds an engine, and makes containers that are labelled with our claim."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
 from dutyfree.substrates import claims
 from dutyfree.substrates.docker import address, plan
-from dutyfree.substrates.docker.body import DockerBody, born
-from dutyfree.substrates.docker.calls import CALL_S
+from dutyfree.substrates.docker.body import DockerBody, create_body
+from dutyfree.substrates.docker.calls import CALL_TIMEOUT_S
 from dutyfree.substrates.docker.client import Engine
 from dutyfree.substrates.docker.images import EngineImages
 from dutyfree.substrates.docker.snapshot import Leftovers
@@ -26,18 +26,18 @@ CLAIMS = "docker"
 _given_up: deque[str] = deque(maxlen=1024)
 """Claims of substrates that this process has closed: what an engine that was away then still has of theirs is nobody's,
 though their process lives."""
-_HIDDEN = "gVisor keeps /tmp, and by default all that is written, from the engine"
+_HIDDEN = "gVisor hides /tmp, and by default all written files, from the engine"
 _WEAK_IN_GVISOR = {
-    Capability.LIMIT_MEMORY: "gVisor's memory has one limit: going past it ends the sandbox, not the command",
-    Capability.LIMIT_PIDS: "gVisor does not limit how many processes run in it",
-    Capability.HOST_NETWORK: "gVisor has a network stack of its own",
+    Capability.LIMIT_MEMORY: "gVisor has one memory limit for the whole sandbox: exceeding it ends the sandbox",
+    Capability.LIMIT_PIDS: "gVisor does not limit the number of processes in a sandbox",
+    Capability.HOST_NETWORK: "gVisor has its own network stack",
     Capability.SNAPSHOT: _HIDDEN,
     Capability.FORK: _HIDDEN,
 }
 
 
 class DockerSubstrate(EngineSubstrate):
-    """Containers of any engine that speaks Docker's API."""
+    """Containers of any engine that supports Docker's API."""
 
     name = "docker"
     isolation = Isolation.CONTAINER
@@ -54,9 +54,9 @@ class DockerSubstrate(EngineSubstrate):
         user: str = "0:0",
         runtime: str | None = None,
     ) -> None:
-        """`host`: where the engine listens, as DOCKER_HOST would say it. `user`: whom actions run as, in numbers.
+        """`host`: the engine's address, in the form of DOCKER_HOST. `user`: actions run as this UID:GID.
 
-        `runtime`: one of those that the engine knows; its default otherwise.
+        `runtime`: one of the engine's runtimes; by default the engine's default.
         """
         super().__init__(path=path, image=image, store=store)
         self.user = user
@@ -64,7 +64,7 @@ class DockerSubstrate(EngineSubstrate):
         self._host = host
         self._engine: Engine | None = None
         self._claim: claims.Claim | None = None
-        self._births: set[asyncio.Future[None]] = set()
+        self._creations: set[asyncio.Future[None]] = set()
         self.images: EngineImages
         self.leftovers: Leftovers
         self.guest: GuestVolume
@@ -82,7 +82,7 @@ class DockerSubstrate(EngineSubstrate):
 
     @property
     def weak(self) -> Mapping[Capability, str]:
-        """What the engine has and its runtime does not keep, each with the reason."""
+        """The capabilities that the engine has but its runtime does not, each with the reason."""
         return {}
 
     @property
@@ -116,7 +116,7 @@ class DockerSubstrate(EngineSubstrate):
         self._engine = engine
 
     def named_image(self, name: str) -> Image:
-        """An image of our store, or else one that the engine has or can pull."""
+        """The image of this name in our store, else an image that the engine has or can pull."""
         try:
             return super().named_image(name)
         except InvalidRequest as unknown:
@@ -126,15 +126,15 @@ class DockerSubstrate(EngineSubstrate):
                 raise unknown from None
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
-        # Only new ones: what was made from it before can be reset for as long as it lives.
+        # Only new sandboxes are refused: a sandbox made from the snapshot before can still be reset.
         if self._engine is not None and self.leftovers.is_discarded(spec.image.reference):
             raise InvalidRequest(f"snapshot {spec.image.reference} was discarded")
         return await super().create(spec, on_span)
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> DockerBody:
         engine = self._opened()
-        birth = asyncio.get_running_loop().create_future()
-        self._births.add(birth)
+        creation = asyncio.get_running_loop().create_future()
+        self._creations.add(creation)
         try:
             body = await self._make(engine, spec, marks)
             if self._engine is not engine:
@@ -142,21 +142,21 @@ class DockerSubstrate(EngineSubstrate):
                 await asyncio.shield(body.end())
                 raise SubstrateFailed("the substrate was closed during a creation")
         finally:
-            self._births.discard(birth)
-            birth.set_result(None)
+            self._creations.discard(creation)
+            creation.set_result(None)
         return body
 
     async def _make(self, engine: Engine, spec: SandboxSpec, marks: Marks) -> DockerBody:
         with marks.step(Phase.CREATE, "image"):
-            image = await self.images.ready(await asyncio.to_thread(self.image_for, spec))
-        return await born(self, engine, image, spec, marks)
+            image = await self.images.provide(await asyncio.to_thread(self.image_for, spec))
+        return await create_body(self, engine, image, spec, marks)
 
     async def let_go(self) -> None:
         engine, self._engine = self._engine, None
         if engine is None:
             return
-        if self._births:
-            await asyncio.wait(self._births, timeout=CALL_S)
+        if self._creations:
+            await asyncio.wait(self._creations, timeout=CALL_TIMEOUT_S)
         try:
             await self.leftovers.clear()
             await self.guest.remove()
@@ -183,7 +183,7 @@ class DockerSubstrate(EngineSubstrate):
 
 
 class GVisorDockerSubstrate(DockerSubstrate):
-    """Containers that gVisor runs for the engine."""
+    """Containers of an engine with gVisor as their runtime."""
 
     name = "docker-gvisor"
     isolation = Isolation.USER_KERNEL

@@ -1,7 +1,7 @@
-"""The volume in which an engine has our guest: put there once, and mounted read-only into each container.
+"""The volume with our guest: filled once, and mounted read-only into each container.
 
-A file that is put into a container costs an engine 50 ms each time; a volume costs nothing, cannot be changed from
-inside, works wherever the engine is, and is no part of what a snapshot keeps.
+Copying a file into a container would take an engine 50 ms each time. A volume costs nothing, cannot be changed from
+inside, also works with a remote engine, and is not part of snapshots.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dutyfree.substrates.docker.client import Engine
 
 
 class GuestVolume:
-    """Made when the first container needs it; gone with the substrate."""
+    """One substrate's volume. Made for the first container, and removed when the substrate is closed."""
 
     def __init__(self, engine: Engine, owner: str, program: bytes) -> None:
         self._engine = engine
         self._owner = owner
         self._program = program
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._filled = False
 
     async def fill(self, image: str) -> None:
-        """Have the guest in it. `image` is any that the engine has: a container is needed to reach into a volume."""
+        """Put the guest into the volume, unless it is there. `image`: any image for the container that gives access."""
         if self._filled:
             return
-        async with self._turn:
+        async with self._lock:
             if not self._filled:
                 await self._fill(image)
                 self._filled = True
 
     def forget(self) -> None:
-        """Somebody has removed it: the next container needs it again."""
+        """Fill the volume again for the next container, because it was removed from outside."""
         self._filled = False
 
     async def remove(self) -> None:
-        """Give it back; no container uses it any more."""
+        """Remove the volume, once no container uses it."""
         await self._engine.remove_volume(plan.volume(self._owner))
 
     async def _fill(self, image: str) -> None:

@@ -1,4 +1,4 @@
-"""gVisor without a daemon: a kernel in user space between a sandbox and the host, over our own layers."""
+"""The gVisor substrate: `runsc` without a daemon, over layers of our image store. gVisor is a kernel in user space."""
 
 from dutyfree.substrates.gvisor.substrate import GVisorSubstrate
 

@@ -1,4 +1,4 @@
-"""One container under gVisor, from its mounts to its end."""
+"""The body of a gVisor sandbox: mounts, start, snapshot and end of one container."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dutyfree.substrates.engine.programs import channel_through
 from dutyfree.substrates.engine.turnstile import Turnstile
 from dutyfree.substrates.gvisor import bundle, groups
 from dutyfree.substrates.gvisor.bundle import Engine, Place
-from dutyfree.substrates.gvisor.keeping import Keeping
-from dutyfree.substrates.gvisor.layers import Footing, Layers
+from dutyfree.substrates.gvisor.keeper_client import KeeperClient
+from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
 from dutyfree.wire.channel import Channel
 
@@ -36,10 +36,10 @@ _LOG_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """What all sandboxes of one substrate have in common."""
+class SharedState:
+    """What all sandboxes of one substrate share."""
 
-    keeping: Keeping
+    keeper: KeeperClient
     layers: Layers
     guest: Path
     resolv_conf: Path | None
@@ -47,25 +47,25 @@ class House:
 
 @dataclass(eq=False, slots=True)
 class Site:
-    """What is held for a body, from the first directory on, so that it can be given back at any moment."""
+    """All that a body holds, known before the first directory is made, so that it can be released at any moment."""
 
-    house: House
+    shared: SharedState
     engine: Engine
     place: Place
     spec: SandboxSpec
-    footing: Footing
+    stack: LayerStack
     groups: list[Path]
 
     async def clear(self, pid: int | None = None) -> None:
-        """Kill what runs in it, and give back all of it. Raises SubstrateFailed."""
-        keeping, place = self.house.keeping, self.place
+        """Kill the sandbox's processes, and release all that it holds. Raises SubstrateFailed."""
+        keeper, place = self.shared.keeper, self.place
         try:
-            await keeping.kill(f"--root={place.state}")
-            await keeping.umount([str(place.root), *([str(place.writable)] if place.in_memory else [])])
-        except SubstrateFailed:  # without a keeper its mounts are gone, too
+            await keeper.kill(f"--root={place.state}")
+            await keeper.umount([str(place.root), *([str(place.writable)] if place.in_memory else [])])
+        except SubstrateFailed:  # the keeper has died, and its mounts are gone with it
             kill_marked(pid, f"--root={place.state}")
         await asyncio.to_thread(self._remove)
-        self.house.layers.release(self.footing)
+        self.shared.layers.release(self.stack)
 
     def _remove(self) -> None:
         for group in self.groups:
@@ -76,10 +76,10 @@ class Site:
 
 
 class GVisorBody(Body):
-    """Its guest is the sandbox's first process, on pipes that gVisor was handed."""
+    """A running container. The guest is its first process, and speaks over pipes that gVisor has inherited."""
 
     def __init__(self, site: Site, channel: Channel, pid: int, unenforced: tuple[Unenforced, ...]) -> None:
-        image = site.footing.image
+        image = site.stack.image
         self.channel = channel
         self.env = {**DEFAULT_ENVIRONMENT, **image.env, **site.spec.env}
         self.cwd = image.cwd
@@ -91,7 +91,7 @@ class GVisorBody(Body):
 
     async def connect(self) -> Channel:
         site = self._site
-        async with self._turnstile.passing():  # nothing can be started in a sandbox that stands still
+        async with self._turnstile.passing():  # gVisor cannot start a process in a paused sandbox
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
     async def end(self) -> None:
@@ -101,41 +101,41 @@ class GVisorBody(Body):
         await asyncio.shield(ending)
 
     async def snapshot(self) -> Snapshot:
-        """Its processes stand still while what it has written is copied."""
-        layers = self._site.house.layers
-        footing: Footing | None = None
+        """Pause the sandbox while its written files are copied."""
+        layers = self._site.shared.layers
+        stack: LayerStack | None = None
         try:
-            async with self._turnstile.shut(), self._standing_still():
-                upper = self._site.house.keeping.seen(self._site.place.upper)
-                footing = await layers.freeze(self._site.footing, upper)
+            async with self._turnstile.shut(), self._paused():
+                upper = self._site.shared.keeper.host_path(self._site.place.upper)
+                stack = await layers.freeze(self._site.stack, upper)
         except BaseException:
-            if footing is not None:
-                layers.release(footing)
+            if stack is not None:
+                layers.release(stack)
             raise
-        return GVisorSnapshot(layers, footing)
+        return GVisorSnapshot(layers, stack)
 
     @contextlib.asynccontextmanager
-    async def _standing_still(self) -> AsyncIterator[None]:
+    async def _paused(self) -> AsyncIterator[None]:
         self.channel.standing_still = True
         try:
             try:
-                await _carried_through(self._control("pause"))
+                await _run_to_end(self._control("pause"))
                 yield
             finally:
-                await _carried_through(self._control("resume"))
+                await _run_to_end(self._control("resume"))
         finally:
             self.channel.standing_still = False
 
     async def _control(self, verb: str) -> None:
         site = self._site
         command = bundle.control_command(site.engine, site.place, site.spec.network, verb)
-        status = await site.house.keeping.spawn(command, timeout_s=CONTROL_TIMEOUT_S)
+        status = await site.shared.keeper.spawn(command, timeout_s=CONTROL_TIMEOUT_S)
         if status != 0:
-            raise SubstrateFailed(f"gVisor could not {verb} the sandbox: {last_words(site.place)}")
+            raise SubstrateFailed(f"gVisor could not {verb} the sandbox: {last_log_message(site.place)}")
 
 
-async def _carried_through(work: Coroutine[Any, Any, None]) -> None:
-    """Do it to the end, also if this is cancelled: a sandbox must not be left standing."""
+async def _run_to_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine to its end, even if this call is cancelled: a sandbox must not stay paused."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)
@@ -145,7 +145,10 @@ async def _carried_through(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def make_body(site: Site, marks: Marks, unenforced: tuple[Unenforced, ...] = ()) -> GVisorBody:
-    """A body at `site`, which it takes over; greeted. Raises SubstrateFailed, LinkFailed, DeadlineExceeded."""
+    """Start a body at `site`, which it owns from now on, and complete the handshake with its guest.
+
+    Raises SubstrateFailed, LinkFailed, DeadlineExceeded; the site is cleared then.
+    """
     channel: Channel | None = None
     try:
         with marks.step(Phase.CREATE, "mount"):
@@ -159,44 +162,46 @@ async def make_body(site: Site, marks: Marks, unenforced: tuple[Unenforced, ...]
     except BaseException as error:
         if channel is not None:
             channel.close()
-            error.add_note(f"gVisor said last: {last_words(site.place)!r}")
+            error.add_note(f"gVisor's last log message: {last_log_message(site.place)!r}")
         await asyncio.shield(site.clear())
         raise
 
 
 async def _mount(site: Site) -> None:
-    place, keeping = site.place, site.house.keeping
+    place, keeper = site.place, site.shared.keeper
     await in_thread(_make_directories, place)
     if place.in_memory:
-        await keeping.mount([bundle.writable_space(place, site.spec.resources)])
-    await in_thread(_make_upper, keeping.seen(place.writable), site.footing.lowers[0])
-    await keeping.mount([bundle.root(place, site.footing.lowers)])
+        await keeper.mount([bundle.writable_space(place, site.spec.resources)])
+    await in_thread(_make_upper, keeper.host_path(place.writable), site.stack.lowers[0])
+    await keeper.mount([bundle.root(place, site.stack.lowers)])
     await in_thread(_describe, site)
 
 
 def _make_directories(place: Place) -> None:
     try:
         place.directory.mkdir(mode=0o700)
-        place.directory.chmod(0o711)  # whatever the umask is, gVisor's processes, which are nobody, get through
+        place.directory.chmod(0o711)  # whatever the umask: gVisor's processes have no privileges, and must get through
         for directory in (place.root, place.state, place.writable):
             directory.mkdir()
     except OSError as error:
-        raise SubstrateFailed(f"no place for a sandbox: {error}") from None
+        raise SubstrateFailed(f"the directories of a sandbox could not be made: {error}") from None
 
 
 def _describe(site: Site) -> None:
-    place, house = site.place, site.house
+    place, shared = site.place, site.shared
     try:
-        # A link would be followed on the host.
-        own_tmp = stat.S_ISDIR(house.keeping.seen(place.root / "tmp").lstat().st_mode)
-        description = bundle.config(place, site.spec, guest=house.guest, resolv_conf=house.resolv_conf, own_tmp=own_tmp)
+        # `lstat`, because a symbolic link in the image would be followed on the host.
+        own_tmp = stat.S_ISDIR(shared.keeper.host_path(place.root / "tmp").lstat().st_mode)
+        description = bundle.config(
+            place, site.spec, guest=shared.guest, resolv_conf=shared.resolv_conf, own_tmp=own_tmp
+        )
         (place.directory / "config.json").write_text(json.dumps(description))
     except OSError as error:
-        raise SubstrateFailed(f"no sandbox can be described: {error}") from None
+        raise SubstrateFailed(f"the config.json of a sandbox could not be written: {error}") from None
 
 
 def _make_upper(writable: Path, top: Path) -> None:
-    """Its root looks like that of the topmost layer."""
+    """Make the overlay's upper directory, with the mode of the topmost layer's root."""
     try:
         (writable / "work").mkdir()
         upper = writable / "upper"
@@ -204,20 +209,21 @@ def _make_upper(writable: Path, top: Path) -> None:
         os.chown(upper, SUBORDINATE_IDS, SUBORDINATE_IDS)
         upper.chmod(stat.S_IMODE(top.stat().st_mode))
     except OSError as error:
-        raise SubstrateFailed(f"no writable space for a sandbox: {error}") from None
+        raise SubstrateFailed(f"the writable directory of a sandbox could not be made: {error}") from None
 
 
 async def _run(site: Site) -> tuple[int, int]:
-    """Have gVisor start the guest; our ends of its output and input."""
+    """Start gVisor with the guest. Returns our ends of the guest's output and input."""
     their_in, our_out = os.pipe2(os.O_CLOEXEC)
     our_in, their_out = os.pipe2(os.O_CLOEXEC)
     try:
         command = bundle.run_command(site.engine, site.place, site.spec.network)
-        status = await site.house.keeping.spawn(
+        status = await site.shared.keeper.spawn(
             command, groups=[str(group) for group in site.groups], fds=(their_in, their_out), timeout_s=START_TIMEOUT_S
         )
         if status != 0:
-            raise SubstrateFailed(f"gVisor could not start a sandbox: {last_words(site.place) or f'status {status}'}")
+            reason = last_log_message(site.place) or f"status {status}"
+            raise SubstrateFailed(f"gVisor could not start a sandbox: {reason}")
     except BaseException:
         os.close(our_out)
         os.close(our_in)
@@ -229,15 +235,15 @@ async def _run(site: Site) -> tuple[int, int]:
 
 
 def pid_of(place: Place) -> int:
-    """The process that is the sandbox's kernel. Raises SubstrateFailed."""
+    """The process id of the sandbox's kernel. Raises SubstrateFailed."""
     try:
         return int((place.directory / "pid").read_text())
     except (OSError, ValueError):
-        raise SubstrateFailed("gVisor did not say which process the sandbox is") from None
+        raise SubstrateFailed("gVisor did not write the sandbox's process id") from None
 
 
-def last_words(place: Place) -> str:
-    """What gVisor said last."""
+def last_log_message(place: Place) -> str:
+    """The last message in gVisor's log."""
     try:
         with (place.directory / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
@@ -248,7 +254,7 @@ def last_words(place: Place) -> str:
 
 
 def kill_marked(pid: int | None, marker: str) -> None:
-    """Kill a process if it names the marker on its command line; a number may have passed to another process."""
+    """Kill a process if its command line has the marker: another process may have got the same process id."""
     with contextlib.suppress(OSError):
         if pid is not None and os.fsencode(marker) in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)

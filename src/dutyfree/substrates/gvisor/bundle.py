@@ -1,10 +1,10 @@
-"""What gVisor is told, and what is mounted for it. Everything here is pure.
+"""gVisor's command lines and config.json, and the mounts of a sandbox. All functions are pure.
 
-Below a sandbox's own directory::
+A sandbox's directory has::
 
-    root     the overlay of the image's layers, what it writes above them
-    up       where it writes, if that is in memory
-    config.json, log, pid, state    gVisor's own
+    root     the overlay: the image's layers, and over them what the sandbox writes
+    up       what the sandbox writes, if it is kept in memory
+    config.json, log, pid, state    files of gVisor
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Final
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec
 from dutyfree.substrates.gvisor import release
-from dutyfree.substrates.gvisor.keeping import Mount
+from dutyfree.substrates.gvisor.keeper_client import Mount
 
 GUEST: Final = "/.dutyfree-guest"
-"""Where a sandbox has its guest."""
+"""The path of the guest in a sandbox."""
 CAPABILITIES: Final = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
     "CAP_NET_BIND_SERVICE", "CAP_AUDIT_WRITE", "CAP_SETFCAP",
 )  # fmt: skip
-"""Those of root in a sandbox, over its own files and processes. The same as a cell's."""
+"""The capabilities of root in a sandbox, over its own files and processes. The same as in a cell."""
 BYTES_PER_INODE: Final = 8192
 _NO_DEVICES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A gVisor that works here."""
+    """A gVisor that works on this host."""
 
     program: str
     platform: str
     version: str = ""
-    """What it says of itself."""
+    """The output of `runsc --version`."""
 
     @property
     def kills_trees(self) -> bool:
-        """Whether it ends all that an action has started."""
+        """Whether all processes of an action can be ended."""
         return release.kills_trees(self.version)
 
     def flags(self, state: Path, network: Network) -> list[str]:
-        """The beginning of every command about sandboxes whose state is in `state`."""
-        # What is written must be on the host, where snapshots find it; `dcache`: with the times of files, which gVisor
-        # otherwise keeps to itself until it forgets the file.
+        """The first words of every `runsc` command for sandboxes with this state directory."""
+        # `overlay2=none`: written files must be on the host, where snapshots read them. `dcache=1`: gVisor writes file
+        # times to the host only when it drops a file from its cache.
         return [
             self.program, f"--root={state}", f"--platform={self.platform}", f"--log={state.parent}/log",
             "--log-format=json", f"--network={'host' if network is Network.HOST else 'none'}", "--overlay2=none",
@@ -57,12 +57,12 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sandbox's own directory, and its name for gVisor."""
+    """A sandbox's directory, and its name for gVisor."""
 
     directory: Path
     name: str
     writable: Path
-    """Where it writes: `up`, or a directory on disk."""
+    """The directory for what the sandbox writes: `up`, or a directory on disk."""
 
     @property
     def root(self) -> Path:
@@ -82,31 +82,31 @@ class Place:
 
 
 def run_command(engine: Engine, place: Place, network: Network) -> list[str]:
-    """Make the sandbox, and return when its guest has been started."""
+    """The command that makes the sandbox. It ends when the guest has started."""
     pid_file = f"--pid-file={place.directory}/pid"
     return [*engine.flags(place.state, network), "run", "--detach", pid_file, f"--bundle={place.directory}", place.name]
 
 
 def exec_command(engine: Engine, place: Place, network: Network) -> list[str]:
-    """Another guest in a sandbox."""
+    """The command that starts another guest in a sandbox."""
     return [*engine.flags(place.state, network), "exec", "--cwd=/", place.name, GUEST, "--stdio", "--leave"]
 
 
 def control_command(engine: Engine, place: Place, network: Network, verb: str) -> list[str]:
-    """`pause` and `resume`."""
+    """The command that pauses or resumes a sandbox (`verb`)."""
     return [*engine.flags(place.state, network), verb, place.name]
 
 
 def config(
     place: Place, spec: SandboxSpec, *, guest: Path, resolv_conf: Path | None, own_tmp: bool
 ) -> dict[str, object]:
-    """The description of the container, as the Open Container Initiative has it.
+    """The container's config.json, as the Open Container Initiative specifies it.
 
-    `own_tmp`: its root has a directory /tmp. Without a word about it, gVisor mounts memory of its own over an empty
-    one, which no snapshot sees.
+    `own_tmp`: the image has a directory /tmp, which is then mounted explicitly. Otherwise gVisor would mount its own
+    memory over an empty /tmp, and snapshots would not see the files there.
 
-    Ids in the sandbox stand for those that own the layers' files on disk: a range that owns nothing else, so that
-    gVisor's own processes are nobody on the host.
+    The sandbox's ids are mapped to the ids that own the layers' files on disk. These ids own nothing else, so gVisor's
+    processes have no rights on the host.
     """
     ids = [{"containerID": 0, "hostID": SUBORDINATE_IDS, "size": SUBORDINATE_COUNT}]
     capabilities = {each: list(CAPABILITIES) for each in ("bounding", "effective", "permitted")}
@@ -151,16 +151,17 @@ def _bind(source: Path, destination: str, *options: str) -> dict[str, object]:
 
 
 def writable_space(place: Place, resources: Resources) -> Mount:
-    """What a sandbox writes, in memory."""
+    """The tmpfs for what a sandbox writes."""
     limit_bytes = memory_disk_bytes(resources)
     bounds = f"size={limit_bytes},nr_inodes={inodes_for(limit_bytes)}," if limit_bytes is not None else ""
     return Mount("tmpfs", str(place.writable), "tmpfs", _NO_DEVICES, f"{bounds}mode=755")
 
 
 def root(place: Place, lowers: Sequence[Path]) -> Mount:
-    """The layers, topmost first, with the writable space over them."""
-    # As for a cell: nothing of a sandbox has to survive a crash of the machine, an upper without redirects is a layer
-    # that every tool understands, and a hostile layer cannot lead anywhere.
+    """The overlay of the layers, topmost first, and the writable space over them."""
+    # The same options as for a cell. `volatile`: a sandbox need not survive a crash of the machine.
+    # `redirect_dir=nofollow`: an upper without redirects is a layer that every tool can read, and the redirects of a
+    # hostile layer are not followed.
     layers = ":".join(map(str, lowers))
     options = f"lowerdir={layers},upperdir={place.upper},workdir={place.writable}/work"
     extra = "xino=off,index=off,redirect_dir=nofollow,volatile"
@@ -168,11 +169,11 @@ def root(place: Place, lowers: Sequence[Path]) -> Mount:
 
 
 def memory_disk_bytes(resources: Resources) -> int | None:
-    """How large a disk in memory may get: what is in it is memory, too, of which half is left for processes."""
+    """The size limit of a disk in memory. Its files count as memory, so it gets at most half of the memory limit."""
     bounds = [resources.disk_bytes, resources.memory_bytes and resources.memory_bytes // 2]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def inodes_for(limit_bytes: int) -> int:
-    """How many files a disk of that size may hold."""
+    """The number of files that a disk of this size may hold."""
     return max(1024, limit_bytes // BYTES_PER_INODE)

@@ -1,4 +1,4 @@
-"""Limits by control groups, version 1 and 2, on gVisor's own processes: they are what a sandbox is on the host."""
+"""Resource limits by control groups, versions 1 and 2. They apply to gVisor's processes, which run the sandbox."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from dutyfree.substrates import hierarchies
 
 PARENT: Final = "dutyfree-gvisor"
 CONTROLLERS: Final = ("memory", "cpu")
-_DEATHS_S: Final = 2.0
+_EXIT_TIMEOUT_S: Final = 2.0
 _POLL_S: Final = 0.002
 
-ONE_LIMIT_FOR_ALL: Final = "gVisor's memory has one limit as a whole: going past it ends the sandbox, not the command"
-NOT_COUNTED: Final = "gVisor does not limit how many processes run in it"
+ONE_LIMIT_FOR_ALL: Final = "gVisor has one memory limit for the whole sandbox: exceeding it ends the sandbox"
+NOT_COUNTED: Final = "gVisor does not limit the number of processes in a sandbox"
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Where control groups can be made: controller to directory."""
+    """The directories in which control groups can be made, by controller."""
 
     version: int = 0
     homes: dict[str, Path] = field(default_factory=dict)
 
     def parents(self, owner: str) -> list[Path]:
-        """The groups in which all groups of one owner are."""
+        """The groups that contain all groups of one owner."""
         return sorted({home / f"{PARENT}-{owner}" for home in self.homes.values()})
 
     def prepare(self, owner: str) -> None:
-        """Make them. Raises SubstrateFailed."""
-        with _told():
+        """Make the owner's parent groups. Raises SubstrateFailed."""
+        with _wrap_os_errors():
             for parent in self.parents(owner):
                 parent.mkdir(exist_ok=True)
                 if self.version == 2:
@@ -45,13 +45,13 @@ class Groups:
                     (parent / "cgroup.subtree_control").write_text(enabled)
 
     def of(self, owner: str, number: int, resources: Resources) -> list[Path]:
-        """The groups that hold one sandbox to `resources`, only those that something is asked of."""
+        """The groups of one sandbox: only those whose controllers limit something in `resources`."""
         asked = [self.homes[name] for name in plan(self.version, resources) if name in self.homes]
         return sorted({home / f"{PARENT}-{owner}" / str(number) for home in asked})
 
     def make(self, owner: str, number: int, resources: Resources) -> None:
-        """Make them. Raises SubstrateFailed."""
-        with _told():
+        """Make the groups of one sandbox, and set their limits. Raises SubstrateFailed."""
+        with _wrap_os_errors():
             for group in self.of(owner, number, resources):
                 group.mkdir(exist_ok=True)
             for name, settings in plan(self.version, resources).items():
@@ -59,7 +59,7 @@ class Groups:
                     (self.homes[name] / f"{PARENT}-{owner}" / str(number) / file).write_text(value)
 
     def unenforced(self, resources: Resources) -> tuple[Unenforced, ...]:
-        """What `resources` asks for and gVisor cannot give here."""
+        """The limits in `resources` that gVisor cannot enforce on this host."""
         found = []
         if resources.memory_bytes is not None:
             held = "memory" in self.homes
@@ -73,20 +73,20 @@ class Groups:
 
 
 def find() -> Groups:
-    """Look at the hierarchies that are mounted, and at what this process may do in them."""
+    """Find the mounted hierarchies in which this process may make groups."""
     found = hierarchies.find()
     return Groups(found.version, {name: Path(found.homes[name]) for name in CONTROLLERS if name in found.homes})
 
 
 def plan(version: int, resources: Resources) -> dict[str, list[tuple[str, str]]]:
-    """Controller to the files of a group and what is written to them."""
+    """The files of a group and their values, by controller."""
     found = {name: hierarchies.settings(version, name, resources, swap=False) for name in CONTROLLERS}
     return {name: files for name, files in found.items() if files}
 
 
 def remove(group: Path) -> None:
-    """Remove a group, and those in it; does nothing where there is none. Blocks while processes in it are dying."""
-    deadline_s = time.monotonic() + _DEATHS_S
+    """Remove a group and the groups in it, if it exists. Blocks, up to 2 s, while processes in it are dying."""
+    deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
     for inner, _, _ in os.walk(group, topdown=False):
         while not _removed(Path(inner)) and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
@@ -103,8 +103,8 @@ def _removed(group: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _wrap_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SubstrateFailed(f"no control group could be made: {error}") from None
+        raise SubstrateFailed(f"a control group could not be made: {error}") from None

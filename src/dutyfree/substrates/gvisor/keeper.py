@@ -1,16 +1,16 @@
-"""The keeper: a process between ours and gVisor's, run as a file by itself, with the standard library alone.
+"""The keeper: a process between ours and gVisor's. It runs this file alone, with only the standard library.
 
-It lives in a mount namespace of its own, so that the roots of sandboxes are nobody else's business and are gone with
-it; and whatever gVisor leaves without a parent becomes its child, so that the dead are buried at once. When its control
-socket or our process ends, it kills all that it keeps, removes what it was told to, and exits: also when our process
-was killed and a child that it had forked keeps a copy of the socket.
+The keeper has its own mount namespace: other processes do not see the sandboxes' roots, and the mounts vanish with the
+keeper. It is a subreaper: orphans of gVisor become its children, and it reaps them at once. When its control socket or
+our process ends, it kills all its children, removes the directories and groups from its command line, and exits. It
+watches our process too, because a forked child of ours may keep a copy of the socket open after we are killed.
 
 Requests and answers are JSON, one per packet, matched by `id`::
 
     mount   mounts: [[source, target, type, flags, options] ...]   all of them, or none and `error`
-    umount  targets: [...]                                         whatever of them is mounted
-    spawn   argv, groups: [...], and two descriptors               `status`, when the program has ended
-    kill    marker                                                 when no child is left that names the marker
+    umount  targets: [...]                                         those of them that are mounted
+    spawn   argv, groups: [...], and two descriptors               answers with `status` when the program has ended
+    kill    marker                                                 answers when no child has the marker in its command
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ def mount(source: str, target: str, kind: str, flags: int, options: str) -> None
 
 
 def umount(target: str) -> None:
-    """Take the topmost mount off the target, if there is one; it goes when nobody uses it any more."""
+    """Unmount the topmost mount at the target, if there is one (lazily: the kernel drops it after its last use)."""
     _libc.umount2(target.encode("utf-8", "surrogateescape"), DETACH)
 
 
 class Keeper:
-    """Single-threaded: nothing here waits, but for packets and for the deaths of children."""
+    """Serves requests in one thread. It blocks only while it waits for packets and for deaths of children."""
 
     def __init__(self, control: socket.socket, host: int) -> None:
         self._control = control
         self._host = host
-        """A pidfd of the process that it serves."""
+        """A pidfd of our process."""
         self._spawned: dict[int, int] = {}
-        """Process to request."""
+        """The number of the spawn request, by process id."""
         self._dying: dict[int, bytes] = {}
-        """Request to marker."""
+        """The marker, by the number of the kill request."""
 
     def serve(self) -> None:
-        """Until the control socket ends, or the process that it serves."""
-        awake, alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+        """Serve requests until the control socket or our process ends."""
+        wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._answer(0)
         while True:
-            ready, _, _ = select.select([self._control.fileno(), self._host, awake], [], [])
+            ready, _, _ = select.select([self._control.fileno(), self._host, wakeup_read], [], [])
             if self._host in ready:
                 return
-            if awake in ready:
-                os.read(awake, 4096)
-                self._bury()
+            if wakeup_read in ready:
+                os.read(wakeup_read, 4096)
+                self._reap()
             if self._control.fileno() in ready and not self._take():
                 return
 
@@ -125,21 +125,21 @@ class Keeper:
         try:
             pid = os.fork()
         except OSError as error:
-            self._answer(number, error=f"no process could be made: {error.strerror}", errno=error.errno)
+            self._answer(number, error=f"a process could not be made: {error.strerror}", errno=error.errno)
             return
         if pid == 0:
-            become(argv, groups, fds)
+            exec_program(argv, groups, fds)
         self._spawned[pid] = number
 
-    def _bury(self) -> None:
-        for pid, status in _dead():
+    def _reap(self) -> None:
+        for pid, status in _reaped_children():
             number = self._spawned.pop(pid, None)
             if number is not None:
                 self._answer(number, status=os.waitstatus_to_exitcode(status))
         self._kill_marked()
 
     def _kill_marked(self) -> None:
-        """Children of the dead become ours, so that each death calls for another look."""
+        """Kill marked children. Called after each death, because orphans of a dead child become our children."""
         for number, marker in list(self._dying.items()):
             marked = [pid for pid in _children() if marker in _command(pid)]
             for pid in marked:
@@ -149,27 +149,27 @@ class Keeper:
                 self._answer(number)
 
     def _answer(self, number: int, **more: object) -> None:
-        with contextlib.suppress(OSError):  # whoever asked is gone, which is told next
+        with contextlib.suppress(OSError):  # our process has ended; the next `select` reports it
             self._control.send(json.dumps({"id": number, **more}).encode())
 
 
-def become(argv: list[str], groups: list[str], fds: list[int]) -> None:
-    """Turn the new process into the program; never returns."""
+def exec_program(argv: list[str], groups: list[str], fds: list[int]) -> None:
+    """Execute the program in the new process; never returns."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for group in groups:
             Path(group, "cgroup.procs").write_text("0")
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for place, fd in enumerate((*(fds or (nothing, nothing)), nothing)):
-            os.dup2(fd, place)
+        null = os.open(os.devnull, os.O_RDWR)
+        for target, fd in enumerate((*(fds or (null, null)), null)):
+            os.dup2(fd, target)
         os.execve(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     finally:
         os._exit(_CANNOT_RUN)
 
 
-def _dead() -> Iterator[tuple[int, int]]:
+def _reaped_children() -> Iterator[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -195,12 +195,12 @@ def _kill(pid: int) -> None:
 
 
 def _end(scratch: list[str], groups: list[str]) -> None:
-    """Leave nothing."""
+    """Kill all children, unmount all below `scratch`, and remove the groups and `scratch`."""
     deadline_s = time.monotonic() + _LAST_KILLS_S
     while (left := _children()) and time.monotonic() < deadline_s:
         for pid in left:
             _kill(pid)
-        list(_dead())
+        list(_reaped_children())
         time.sleep(0.002)
     mounted = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for target in reversed(mounted):
@@ -214,14 +214,14 @@ def _end(scratch: list[str], groups: list[str]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _move_in(base: str, claim: str) -> int:
-    """A mount namespace of our own, in which gVisor's processes, which are not root, can get to the claim.
+def _enter_mount_namespace(base: str, claim: str) -> int:
+    """Enter a new mount namespace, in which gVisor's unprivileged processes can reach the claim's directory.
 
-    Its parents are closed to all others: here, and nowhere else, they are replaced by open ones. Returns the directory
-    that the claim is in, as it is for everybody else.
+    The parents of the claim's directory are open to root only. In this namespace, a tmpfs with open directories
+    replaces them. Returns a descriptor of the directory that contains the claim outside this namespace.
     """
     if _libc.unshare(NEW_MOUNT_NAMESPACE):
-        raise OSError(ctypes.get_errno(), "no mount namespace can be made")
+        raise OSError(ctypes.get_errno(), "a mount namespace cannot be made")
     mount("", "/", "", RECURSIVE_SLAVE, "")
     place, parent = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (claim, Path(claim).parent))
     mount("tmpfs", base, "tmpfs", 0, "size=64k,mode=711")
@@ -234,11 +234,11 @@ def _move_in(base: str, claim: str) -> int:
 def main(argv: list[str]) -> None:
     """`keeper.py CONTROL HOST LOCK BASE CLAIM SCRATCH[:SCRATCH...] [GROUP...]`; the first three are descriptors."""
     control_fd, host_fd, lock_fd, base, claim, scratch, *groups = argv
-    for fd in (control_fd, host_fd, lock_fd):  # none is gVisor's business; the lock says that the keeper is alive
+    for fd in (control_fd, host_fd, lock_fd):  # gVisor must not inherit them; the lock shows that the keeper is alive
         os.set_inheritable(int(fd), False)
     os.umask(0o022)
     _libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    parent = _move_in(base, claim)
+    parent = _enter_mount_namespace(base, claim)
     with socket.socket(fileno=int(control_fd)) as control:
         Keeper(control, int(host_fd)).serve()
     _end([claim, *filter(None, scratch.split(":"))], groups)

@@ -1,4 +1,4 @@
-"""What sandboxes stand on: layers of the image store, and above them at most one that is kept here."""
+"""The layers below a sandbox: layers of the image store, and above them at most one live layer of a snapshot."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from dutyfree.model import Image
 from dutyfree.removal import remove_tree
 
 MAX_STORED: Final = 16
-"""All paths of layers must fit into the kernel's one page of mount options."""
+"""The paths of all layers must fit into one page, the kernel's limit for mount options."""
 MAX_LIVE: Final = 512
 
 
 @dataclass(eq=False, slots=True)
 class LiveLayer:
-    """What a sandbox had changed at one moment; gone when nobody refers to it any more."""
+    """The changes of a sandbox at one moment. Removed with its last reference."""
 
     name: str
-    """As it stands in an image."""
+    """The layer's name in `Image.layers`."""
     directory: Path
     stored: str | None = None
-    """Its name in the image store, once it was saved."""
+    """The layer's name in the image store, once it was saved."""
     references: int = 1
 
     @property
@@ -40,12 +40,12 @@ class LiveLayer:
 
 
 @dataclass(eq=False, slots=True)
-class Footing:
-    """What one sandbox, or snapshot, stands on."""
+class LayerStack:
+    """The layers below one sandbox, or of one snapshot, and the references that keep them."""
 
     image: Image
     lowers: tuple[Path, ...]
-    """Its layers, topmost first."""
+    """The directories of the layers, topmost first."""
     stored: tuple[str, ...]
     live: LiveLayer | None
     hold: Hold
@@ -53,20 +53,20 @@ class Footing:
 
 
 class Layers:
-    """Resolves images. Every footing that was got from here must be released."""
+    """Resolves images to stacks of layers. The caller must release every stack."""
 
-    def __init__(self, store: Store, directory: Path, owner: str, floor: Path) -> None:
-        """`directory`: where live layers are kept; `floor`: what lies below every image."""
+    def __init__(self, store: Store, directory: Path, owner: str, bottom: Path) -> None:
+        """`directory`: where live layers are kept; `bottom`: the layer below every image."""
         self._store = store
         self._directory = directory
         self._owner = owner
-        self._floor = floor
+        self._bottom = bottom
         self._live: dict[str, LiveLayer] = {}
         self._numbers = itertools.count(1)
         self._removals: set[asyncio.Task[None]] = set()
 
-    async def resolve(self, image: Image) -> Footing:
-        """Stand on an image. Raises InvalidRequest for a missing layer, Unsupported, CapacityError."""
+    async def resolve(self, image: Image) -> LayerStack:
+        """The stack of an image. Raises InvalidRequest for a missing layer, Unsupported, CapacityError."""
         stored = tuple(layer for layer in image.layers if not layer.startswith("live:"))
         for layer in stored:
             self._store.tree(layer)
@@ -78,32 +78,33 @@ class Layers:
             self._drop(live)
             raise
         trees = [self._store.tree(layer) for layer in reversed(used)]
-        lowers = (*([live.tree] if live else []), *trees, self._floor)
-        return Footing(image, lowers, stored, live, hold)
+        lowers = (*([live.tree] if live else []), *trees, self._bottom)
+        return LayerStack(image, lowers, stored, live, hold)
 
     async def _usable(self, image: Image, stored: tuple[str, ...]) -> tuple[str, ...]:
-        """The stored layers, in a number that can be mounted."""
+        """The stored layers, flattened if there are too many to mount."""
         if image.reference or image.over_host:
-            kind = "that only another engine knows" if image.reference else "over the host's own root"
+            kind = "of another engine" if image.reference else "over the host's own root"
             raise Unsupported(f"gVisor cannot start from an image {kind}", hint="build one over `debian:` or `oci:`")
         if len(stored) <= MAX_STORED:
             return stored
         return await stoppable(lambda on_bytes: flattened(self._store, stored, bottom=True, on_bytes=on_bytes))
 
-    def nothing(self) -> Footing:
-        """Stand on the floor alone."""
-        return Footing(Image(), (self._floor,), (), None, self._store.hold(()))
+    def empty_stack(self) -> LayerStack:
+        """A stack of the bottom layer alone."""
+        return LayerStack(Image(), (self._bottom,), (), None, self._store.hold(()))
 
-    async def freeze(self, footing: Footing, upper: Path) -> Footing:
-        """`footing` with what is in `upper` now on top of it. Raises CapacityError (the disk is full), SubstrateFailed.
+    async def freeze(self, stack: LayerStack, upper: Path) -> LayerStack:
+        """A new stack: `stack` with the current content of `upper` as a live layer on top.
 
-        Nobody may write to `upper` meanwhile.
+        The caller makes sure that `upper` does not change meanwhile. Raises CapacityError (the disk is full),
+        SubstrateFailed.
         """
         if len(self._live) >= MAX_LIVE:
             raise CapacityError(f"{MAX_LIVE} snapshots are kept already", hint="discard or save some")
         number = next(self._numbers)
         layer = LiveLayer(f"live:{self._owner}-{number}", self._directory / f"live-{number}")
-        below = [footing.live.tree] if footing.live else []
+        below = [stack.live.tree] if stack.live else []
         try:
             await stoppable(lambda on_bytes: self._fill(layer, [*below, upper], on_bytes))
         except BaseException:
@@ -111,7 +112,7 @@ class Layers:
             raise
         self._live[layer.name] = layer
         try:
-            return await self.resolve(replace(footing.image, layers=(*footing.stored, layer.name)))
+            return await self.resolve(replace(stack.image, layers=(*stack.stored, layer.name)))
         finally:
             self._drop(layer)
 
@@ -121,30 +122,30 @@ class Layers:
             copy_tree(trees[0], layer.tree, on_bytes=on_bytes)
         else:
             merge_trees(trees, layer.tree, bottom=False, ownership=self._store.ownership, on_bytes=on_bytes)
-        with contextlib.suppress(OSError):  # gVisor makes this one, for itself, whatever was there before
+        with contextlib.suppress(OSError):  # gVisor always makes /dev, so an empty one is no change of the sandbox
             (layer.tree / "dev").rmdir()
 
-    async def save(self, footing: Footing) -> Image:
-        """Put all of it into the store. Raises CapacityError, SubstrateFailed."""
-        live = footing.live
+    async def save(self, stack: LayerStack) -> Image:
+        """Put the live layer into the store, and return the stored image. Raises CapacityError, SubstrateFailed."""
+        live = stack.live
         if live is None:
-            return footing.image
+            return stack.image
         if live.stored is None or not self._store.has(live.stored):
             tree, store = live.tree, self._store
             adopted = await stoppable(lambda on_bytes: store.adopt(tree, "built", link=True, on_bytes=on_bytes))
             live.stored = adopted.digest
-        return replace(footing.image, layers=(*footing.stored, live.stored))
+        return replace(stack.image, layers=(*stack.stored, live.stored))
 
-    def release(self, footing: Footing) -> None:
-        """Stand on it no longer. Idempotent."""
-        if footing.released:
+    def release(self, stack: LayerStack) -> None:
+        """Drop the stack's references to its layers. Idempotent."""
+        if stack.released:
             return
-        footing.released = True
-        self._drop(footing.live)
-        footing.hold.release()
+        stack.released = True
+        self._drop(stack.live)
+        stack.hold.release()
 
     async def close(self) -> None:
-        """Wait for removals that are under way."""
+        """Wait until all running removals have ended."""
         await asyncio.gather(*self._removals, return_exceptions=True)
 
     def _find(self, names: Iterable[str]) -> LiveLayer | None:

@@ -1,4 +1,4 @@
-"""Which gVisor a program is."""
+"""Finds out the version of a `runsc` program."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Final
 from dutyfree.images.blocking import in_thread
 
 FIRST_THAT_KILLS_TREES: Final = "20230101"
-"""Before, orphans were not given back to the guest: daemons of an action that timed out may go on."""
+"""In earlier releases, orphans do not become children of the guest: daemons of an action that timed out may survive."""
 ANSWER_S: Final = 5.0
 _ANSWER_BYTES: Final = 4096
 _DATE: Final = re.compile(r"version \S{0,40}?(20\d{6})(?!\d)")
 
 
 async def version(program: Path) -> str:
-    """What it says of itself; nothing where that cannot be learnt in time."""
+    """The output of `runsc --version`; empty if there is none within 5 s."""
     return await in_thread(_version, program)
 
 
 def kills_trees(version: str) -> bool:
-    """Whether it ends all that an action has started. One that does not tell its date is taken for a new one."""
-    date = dated(version)
+    """Whether all processes of an action can be ended. A version without a date counts as new."""
+    date = release_date(version)
     return date is None or date >= FIRST_THAT_KILLS_TREES
 
 
-def dated(version: str) -> str | None:
-    """The day of a release, as eight digits, in what `runsc --version` says."""
+def release_date(version: str) -> str | None:
+    """The date of a release, as eight digits, from the output of `runsc --version`."""
     found = _DATE.search(version)
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""gVisor on our own layers: `runsc` without a daemon."""
+"""The gVisor substrate: `runsc` without a daemon, over layers of our image store."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from dutyfree.model import (
 from dutyfree.native import guest_path
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
-from dutyfree.substrates.gvisor import groups, release, remains
-from dutyfree.substrates.gvisor.body import GVisorBody, House, Site, make_body
+from dutyfree.substrates.gvisor import groups, leftovers, release
+from dutyfree.substrates.gvisor.body import GVisorBody, SharedState, Site, make_body
 from dutyfree.substrates.gvisor.bundle import Engine, Place
-from dutyfree.substrates.gvisor.keeping import Keeping
-from dutyfree.substrates.gvisor.layers import Footing, Layers
+from dutyfree.substrates.gvisor.keeper_client import KeeperClient
+from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 
 KIND: Final = "gvisor"
 PROGRAM_VARIABLE: Final = "DUTYFREE_RUNSC"
 PLATFORMS: Final = ("systrap", "ptrace", "kvm")
-"""In the order in which they are tried."""
+"""gVisor's platforms, in the order in which they are tried."""
 PROBE_TIMEOUT_S: Final = 5.0
-FLOOR: Final = {"": 0o755, "etc": 0o755, "tmp": 0o1777, "dev": 0o755, "proc": 0o555, "sys": 0o555}
-"""What every root has, whatever the image lacks."""
+BOTTOM_LAYER: Final = {"": 0o755, "etc": 0o755, "tmp": 0o1777, "dev": 0o755, "proc": 0o555, "sys": 0o555}
+"""The directories and modes of the bottom layer: every root has them, even if the image does not."""
 HOSTS: Final = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 _UNBOUNDED: Final = SandboxSpec(Resources(None, None, None, None))
 _working: dict[tuple[str, int], Engine] = {}
-"""What works of which program, found out once in a process."""
+"""The first working platform of each program; each process finds it out once."""
 
 
 class GVisorSubstrate(EngineSubstrate):
-    """Sandboxes whose system calls are answered by gVisor's kernel, a program without privileges on the host."""
+    """Sandboxes whose system calls go to gVisor's kernel, a program without privileges on the host."""
 
     name = "gvisor"
     isolation = Isolation.USER_KERNEL
@@ -63,9 +63,9 @@ class GVisorSubstrate(EngineSubstrate):
         runsc: str | Path | None = None,
         platform: str | None = None,
     ) -> None:
-        """`runsc`: the program; otherwise DUTYFREE_RUNSC names it, or it is on the PATH.
+        """`runsc`: the path of the program; by default $DUTYFREE_RUNSC, else `runsc` on the PATH.
 
-        `platform`: how gVisor catches system calls; otherwise the first that works is taken.
+        `platform`: how gVisor intercepts system calls; by default the first of `PLATFORMS` that works.
         """
         super().__init__(path=path, image=image, store=store)
         self._runsc = runsc
@@ -74,7 +74,7 @@ class GVisorSubstrate(EngineSubstrate):
         self._bodies: set[GVisorBody] = set()
         self._claim: claims.Claim | None = None
         self._groups = groups.Groups()
-        self._house: House | None = None
+        self._shared: SharedState | None = None
         self._engine: Engine | None = None
 
     @property
@@ -97,7 +97,7 @@ class GVisorSubstrate(EngineSubstrate):
 
     @property
     def engine(self) -> Engine:
-        """The program, and its platform. Raises SubstrateFailed before `open`."""
+        """The program and its platform. Raises SubstrateFailed before `open`."""
         if self._engine is None:
             raise SubstrateFailed("the substrate is not open")
         return self._engine
@@ -105,71 +105,71 @@ class GVisorSubstrate(EngineSubstrate):
     async def open(self) -> None:
         if sys.platform != "linux" or not is_root():
             hint = "run as root on Linux, or use cells, which need no root"
-            raise SubstrateUnavailable("gVisor takes root of the machine here", hint=hint)
+            raise SubstrateUnavailable("the gVisor substrate needs root on Linux", hint=hint)
         program = find_program(self._runsc)
         guest = guest_path()
         self._groups = groups.find()
-        await asyncio.to_thread(remains.sweep, KIND, self._groups)
+        await asyncio.to_thread(leftovers.sweep, KIND, self._groups)
         await asyncio.to_thread(self.store.open)
         self._claim = claims.claim(KIND)
         try:
-            self._house = await self._settle(self._claim, guest)
+            self._shared = await self._set_up(self._claim, guest)
             self._engine = await self._choose(program)
         except BaseException:
             await self.let_go()
             raise
 
-    async def _settle(self, claimed: claims.Claim, guest: Path) -> House:
-        disk = remains.disk_directory(claimed.name)
-        await asyncio.to_thread(_furnish, claimed.directory, disk, guest)
+    async def _set_up(self, claimed: claims.Claim, guest: Path) -> SharedState:
+        disk = leftovers.disk_directory(claimed.name)
+        await asyncio.to_thread(_write_files, claimed.directory, disk, guest)
         await in_thread(self._groups.prepare, claimed.name)
         parents = [str(parent) for parent in self._groups.parents(claimed.name)]
-        keeping = await Keeping.start(claimed, [disk], parents)
-        keeping.on_death = self._keeper_died
-        layers = Layers(self.store, disk, f"{KIND}-{claimed.name}", claimed.directory / "floor")
+        keeper = await KeeperClient.start(claimed, [disk], parents)
+        keeper.on_death = self._keeper_died
+        layers = Layers(self.store, disk, f"{KIND}-{claimed.name}", claimed.directory / "bottom")
         resolv_conf = claimed.directory / "resolv.conf"
-        return House(keeping, layers, claimed.directory / "guest", resolv_conf if resolv_conf.exists() else None)
+        return SharedState(keeper, layers, claimed.directory / "guest", resolv_conf if resolv_conf.exists() else None)
 
     async def _choose(self, program: Path) -> Engine:
-        """The first platform on which a sandbox really runs. Raises SubstrateUnavailable."""
+        """The first platform on which a probe sandbox runs. Raises SubstrateUnavailable."""
         known = await asyncio.to_thread(_identity, program)
         if self._platform is None and known in _working:
             return _working[known]
         version = await release.version(program)
-        words = {}
+        reasons = {}
         for platform in (self._platform,) if self._platform else PLATFORMS:
             engine = Engine(str(program), platform, version)
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    body = await self._make(engine, _UNBOUNDED, self._settled().layers.nothing(), Marks())
+                    body = await self._make(engine, _UNBOUNDED, self._opened().layers.empty_stack(), Marks())
                 body.channel.close()
                 await body.end()
             except (InfraFailed, TimeoutError) as error:
-                words[platform] = str(error) or f"no answer within {PROBE_TIMEOUT_S:g} s"
+                reasons[platform] = str(error) or f"no answer within {PROBE_TIMEOUT_S:g} s"
                 continue
             if self._platform is None:
                 _working[known] = engine
             return engine
-        told = "; ".join(f"{platform}: {why}" for platform, why in words.items())
-        raise SubstrateUnavailable(f"{program} runs no sandbox here ({told})")
+        summary = "; ".join(f"{platform}: {reason}" for platform, reason in reasons.items())
+        raise SubstrateUnavailable(f"{program} runs no sandbox on this host ({summary})")
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> GVisorBody:
-        engine, house = self.engine, self._settled()
+        engine, shared = self.engine, self._opened()
         with marks.step(Phase.CREATE, "layers"):
-            footing = await house.layers.resolve(self.image_for(spec))
-        return await self._make(engine, spec, footing, marks)
+            stack = await shared.layers.resolve(self.image_for(spec))
+        return await self._make(engine, spec, stack, marks)
 
-    async def _make(self, engine: Engine, spec: SandboxSpec, footing: Footing, marks: Marks) -> GVisorBody:
-        house, claimed = self._settled(), self._claim
+    async def _make(self, engine: Engine, spec: SandboxSpec, stack: LayerStack, marks: Marks) -> GVisorBody:
+        shared, claimed = self._opened(), self._claim
         assert claimed is not None
         number = next(self._numbers)
         directory = claimed.directory / str(number)
         writable = directory / "up"
         if spec.upper is Upper.DISK:
-            writable = remains.disk_directory(claimed.name) / str(number)
+            writable = leftovers.disk_directory(claimed.name) / str(number)
         place = Place(directory, f"{claimed.name.rpartition('-')[0]}-{number}", writable)
         found = self._groups.of(claimed.name, number, spec.resources)
-        site = Site(house, engine, place, spec, footing, found)
+        site = Site(shared, engine, place, spec, stack, found)
         try:
             await in_thread(self._groups.make, claimed.name, number, spec.resources)
         except BaseException:
@@ -180,42 +180,42 @@ class GVisorSubstrate(EngineSubstrate):
         body.channel.on_death(lambda: self._bodies.discard(body))
         return body
 
-    def _settled(self) -> House:
-        if self._house is None:
+    def _opened(self) -> SharedState:
+        if self._shared is None:
             raise SubstrateFailed("the substrate is not open")
-        return self._house
+        return self._shared
 
     def _unenforced(self, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = self._groups.unenforced(spec.resources)
         if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None:
-            reason = "what is written to disk is not limited; uppers in memory are"
+            reason = "gVisor does not limit files on disk, only files in memory"
             found += (Unenforced(Capability.LIMIT_DISK, reason),)
         return found
 
     def _keeper_died(self) -> None:
         for body in list(self._bodies):
-            body.channel.fail(SubstrateFailed("the keeper of sandboxes has died", hint="open the substrate anew"))
+            body.channel.fail(SubstrateFailed("gVisor's keeper process has died", hint="open the substrate again"))
 
     async def let_go(self) -> None:
-        house, claimed = self._house, self._claim
-        self._house = self._claim = self._engine = None
+        shared, claimed = self._shared, self._claim
+        self._shared = self._claim = self._engine = None
         if claimed is None:
             return
         try:
-            if house is not None:
-                await house.layers.close()
-                await house.keeping.close()
+            if shared is not None:
+                await shared.layers.close()
+                await shared.keeper.close()
         finally:
-            await asyncio.to_thread(remains.remove, claimed.directory, self._groups)
+            await asyncio.to_thread(leftovers.remove, claimed.directory, self._groups)
             claimed.release()
 
 
 def find_program(given: str | Path | None) -> Path:
-    """Where `runsc` is. Raises SubstrateUnavailable."""
+    """The path of `runsc`. Raises SubstrateUnavailable."""
     wanted = str(given or os.environ.get(PROGRAM_VARIABLE) or "runsc")
     found = shutil.which(wanted)
     if found is None:
-        hint = f"install it (Debian: runsc, best from backports), or let {PROGRAM_VARIABLE} name it"
+        hint = f"install it (Debian: runsc, best from backports), or set {PROGRAM_VARIABLE} to its path"
         raise SubstrateUnavailable(f"there is no program {wanted!r}: gVisor is not installed", hint=hint)
     return Path(found).resolve()
 
@@ -224,8 +224,8 @@ def _identity(program: Path) -> tuple[str, int]:
     return str(program), program.stat().st_mtime_ns
 
 
-def _furnish(directory: Path, disk: Path, guest: Path) -> None:
-    """The claim's directory, in which gVisor's processes find what they need; its parents are closed to others."""
+def _write_files(directory: Path, disk: Path, guest: Path) -> None:
+    """Write the files that gVisor's processes need to the claim's directory, whose parents only root can enter."""
     try:
         directory.chmod(0o711)
         disk.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -234,13 +234,13 @@ def _furnish(directory: Path, disk: Path, guest: Path) -> None:
         name_servers = Path("/etc/resolv.conf")
         if name_servers.exists():
             _put(directory / "resolv.conf", name_servers.read_bytes(), 0o644)
-        for inner, mode in FLOOR.items():
-            (directory / "floor" / inner).mkdir()
-            (directory / "floor" / inner).chmod(mode)
-            os.chown(directory / "floor" / inner, SUBORDINATE_IDS, SUBORDINATE_IDS)
-        _put(directory / "floor" / "etc" / "hosts", HOSTS.encode(), 0o644)
+        for inner, mode in BOTTOM_LAYER.items():
+            (directory / "bottom" / inner).mkdir()
+            (directory / "bottom" / inner).chmod(mode)
+            os.chown(directory / "bottom" / inner, SUBORDINATE_IDS, SUBORDINATE_IDS)
+        _put(directory / "bottom" / "etc" / "hosts", HOSTS.encode(), 0o644)
     except OSError as error:
-        raise SubstrateUnavailable(f"no place for the state of sandboxes: {error}") from None
+        raise SubstrateUnavailable(f"the directory for the state of sandboxes cannot be made: {error}") from None
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:

@@ -1,4 +1,4 @@
-"""Machines under QEMU: one process each, and the microVM built on them."""
+"""The microVM substrate: each sandbox is one QEMU process."""
 
 from dutyfree.substrates.qemu.substrate import MicroVMSubstrate
 

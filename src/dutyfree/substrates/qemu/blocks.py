@@ -1,4 +1,4 @@
-"""An image's layers as one read-only file system on a block device, made once and kept under the image's digest."""
+"""Block devices of images: the layers as one read-only squashfs file, built once and kept under the image's digest."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from dutyfree.images.commands import bound_to_us
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.model import Image
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 
 CAPACITY_BYTES: Final = 64 * 1024**3
-"""Every device is this big, whatever is on it: a saved machine has seen its size, and wakes up to another image."""
-_KEPT: Final = 16
+"""The size of every device, whatever image is on it: a machine saved with one device is restored with another one, and
+its kernel still remembers the first one's size."""
+_MAX_KEPT: Final = 16
 _BUILD_TIMEOUT_S: Final = 1800.0
-_WORDS_BYTES: Final = 500
+_STDERR_TAIL_BYTES: Final = 500
 _FORMAT: Final = ("-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-force")
-"""Not compressed: unpacking costs an emulated processor more than reading costs the host."""
+"""No compression: decompressing costs an emulated processor more than reading costs the host."""
 
 
 def blank(directory: Path) -> Path:
-    """A device with nothing on it."""
+    """An empty device."""
     path = directory / "blank"
     if not path.exists() or path.stat().st_size != CAPACITY_BYTES:
         path.touch(mode=0o600)
@@ -48,27 +49,28 @@ def blank(directory: Path) -> Path:
 
 
 def key(layers: tuple[str, ...]) -> str:
-    """Names the content of an image's layers, in the form in which they are written here."""
+    """The file name of the device for these layers: a digest of the layers and of the device's format."""
     return hashlib.sha256(json.dumps([layers, _FORMAT, CAPACITY_BYTES]).encode()).hexdigest()[:40]
 
 
 class Devices:
-    """The devices of images: made in `directory`, where the last ones are kept for everybody, and held in `own`.
+    """The devices of images, built in `directory` and hard-linked into `own` while this process uses them.
 
-    Whoever holds a device finds it under a name of its own, whatever others make and take away. Blocks.
+    All processes of the user share `directory`, which keeps the most recently used devices. A hard link keeps a device
+    available while another process removes it from there. Methods block.
     """
 
     def __init__(self, directory: Path, own: Path) -> None:
         self._directory = directory
         self._own = own
         self._holders: Counter[Path] = Counter()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def hold(self, store: Store, image: Image) -> Path:
-        """The device with the image's files, until `release`. The first time this reads and writes all of them.
+        """The device with the image's files; the caller gives it back with `release`.
 
-        Raises InvalidRequest for layers that are not there, or an image over the host's root; CapacityError,
-        SubstrateUnavailable, SubstrateFailed, DeadlineExceeded.
+        The first call for an image reads and writes all of its files. Raises InvalidRequest if a layer is missing or
+        the image lies over the host's root; CapacityError, SubstrateUnavailable, SubstrateFailed, DeadlineExceeded.
         """
         for layer in image.layers:
             if not layer.startswith("sha256:") or not store.has(layer):
@@ -78,10 +80,10 @@ class Devices:
             raise InvalidRequest("a machine cannot start from layers over the host's root", hint=hint)
         name = key(image.layers)
         own = self._own / f"{name}.squashfs"
-        with self._turn:
+        with self._lock:
             self._holders[own] += 1
         try:
-            with told("no block image could be made"):
+            with wrap_os_errors("the block image could not be made"):
                 if not own.exists():
                     with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
                         self._link(store, image, name, own)
@@ -92,13 +94,13 @@ class Devices:
         return own
 
     def hold_again(self, device: Path) -> None:
-        """One holder more of a device that is held."""
-        with self._turn:
+        """Add a holder to a device that is already held."""
+        with self._lock:
             self._holders[device] += 1
 
     def release(self, device: Path) -> None:
-        """One holder less; the last one takes the name away."""
-        with self._turn:
+        """Remove a holder. The last one to leave removes this process's link to the device."""
+        with self._lock:
             self._holders[device] -= 1
             if self._holders[device] <= 0:
                 del self._holders[device]
@@ -108,7 +110,7 @@ class Devices:
         path = self._directory / own.name
         try:
             os.link(path, own)
-        except FileExistsError:  # another thread was quicker
+        except FileExistsError:  # another thread made the link first
             return
         except FileNotFoundError:
             _build(store, image, path, own)
@@ -133,30 +135,33 @@ def _build(store: Store, image: Image, path: Path, own: Path) -> None:
 
 
 def _write(store: Store, tree: Path, draft: Path) -> None:
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         try:
             maker = subprocess.Popen(
                 [*bound_to_us(), "sqfstar", *_FORMAT, str(draft)],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
         except OSError as error:
             raise SubstrateUnavailable(f"sqfstar: {error}", hint="Debian: apt-get install squashfs-tools") from error
         with maker, _killed_after(_BUILD_TIMEOUT_S, maker) as late:
             failure = _feed(maker, store, tree)
             code = maker.wait()
-        said.seek(max(said.tell() - _WORDS_BYTES, 0))
-        words = said.read(_WORDS_BYTES).decode("utf-8", "replace").strip()
+        stderr.seek(max(stderr.tell() - _STDERR_TAIL_BYTES, 0))
+        message = stderr.read(_STDERR_TAIL_BYTES).decode("utf-8", "replace").strip()
     if late.is_set():
-        raise DeadlineExceeded(f"no block image could be made within {_BUILD_TIMEOUT_S:g} s")
+        raise DeadlineExceeded(f"the block image could not be made within {_BUILD_TIMEOUT_S:g} s")
     if code:
-        full = "No space left" in words
-        raise (CapacityError if full else SubstrateFailed)(f"no block image could be made: {words}")
+        full = "No space left" in message
+        raise (CapacityError if full else SubstrateFailed)(f"the block image could not be made: {message}")
     if failure is not None:
         raise failure
 
 
 def _feed(maker: subprocess.Popen[bytes], store: Store, tree: Path) -> DutyfreeError | None:
-    """What kept the tree from being packed, if something did: the maker, if it ends early, knows the reason better."""
+    """Pack the tree into the maker's standard input. Returns the error if packing failed.
+
+    The error is returned, not raised: if the maker ended early, its standard error names the cause better.
+    """
     assert maker.stdin is not None
     try:
         with contextlib.suppress(BrokenPipeError), maker.stdin as archive:
@@ -171,7 +176,7 @@ def _feed(maker: subprocess.Popen[bytes], store: Store, tree: Path) -> DutyfreeE
 
 @contextlib.contextmanager
 def _killed_after(timeout_s: float, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Set, once the process was killed because it took too long: writing to it knows no timeout."""
+    """Kill the process after `timeout_s` and set the event: a blocking write to a pipe has no timeout of its own."""
     late = threading.Event()
 
     def kill() -> None:
@@ -187,7 +192,7 @@ def _killed_after(timeout_s: float, process: subprocess.Popen[bytes]) -> Iterato
 
 
 def last_used_ns(path: Path) -> int:
-    """When it was; a long time ago if another process has taken it away."""
+    """When the file was last used; 0 if another process has removed it."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -195,5 +200,5 @@ def last_used_ns(path: Path) -> int:
 
 
 def _trim(directory: Path) -> None:
-    for path in sorted(directory.glob("*.squashfs"), key=last_used_ns)[:-_KEPT]:
+    for path in sorted(directory.glob("*.squashfs"), key=last_used_ns)[:-_MAX_KEPT]:
         path.unlink(missing_ok=True)

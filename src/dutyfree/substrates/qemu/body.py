@@ -1,4 +1,4 @@
-"""A sandbox's body: one machine, whose guest was greeted."""
+"""The body of a microVM sandbox: one machine whose guest has completed the handshake."""
 
 from __future__ import annotations
 
@@ -30,111 +30,113 @@ if TYPE_CHECKING:
 
 _SEED_BYTES: Final = 64
 _DRAIN_BYTES: Final = 64 * 1024
-_DRAIN_TURNS: Final = 64
+_DRAIN_READS: Final = 64
 
 
 @dataclass(slots=True)
-class Awake:
-    """A machine that runs and is nobody's sandbox yet."""
+class RunningVM:
+    """A machine that runs, but does not serve a sandbox yet."""
 
     machine: Machine
     ports: Ports
     build: Build
     device: Path
     memory_fd: int
-    """The file that its memory began as."""
+    """The file with the machine's initial memory."""
     shared: bool
-    """Whether it writes to that file."""
-    word: bytes = AGAIN
-    """What it waits for: its order, or that it is another one now."""
-    let_go: Callable[[], Awaitable[None]] | None = None
-    """Gives back what it was waked up from."""
+    """Whether the machine writes to that file; otherwise it has private copies of the pages that it changed."""
+    first_message: bytes = AGAIN
+    """What init or the guest waits for on the control port: the order with the bounds, or `AGAIN` in a clone."""
+    release_source: Callable[[], Awaitable[None]] | None = None
+    """Gives back the saved machine that this one was restored from."""
 
     async def end(self) -> None:
-        """Kill it, and let go of everything. Idempotent; raises SubstrateFailed."""
+        """Kill the machine and release all that it holds. Idempotent; raises SubstrateFailed."""
         self.ports.close()
         if self.memory_fd >= 0:
             os.close(self.memory_fd)
             self.memory_fd = -1
         await asyncio.shield(self.machine.end())
-        let_go, self.let_go = self.let_go, None
-        if let_go is not None:
-            await let_go()
+        release, self.release_source = self.release_source, None
+        if release is not None:
+            await release()
 
 
 class MicroVMBody(Body):
-    """Takes over a machine. Made by `greeted`."""
+    """Owns a machine. Made by `start_guest`."""
 
     def __init__(
-        self, substrate: MicroVMSubstrate, awake: Awake, channel: Channel, spec: SandboxSpec, image: Image
+        self, substrate: MicroVMSubstrate, vm: RunningVM, channel: Channel, spec: SandboxSpec, image: Image
     ) -> None:
         self.channel = channel
         self.env = {**DEFAULT_ENVIRONMENT, **image.env, **spec.env}
         self.cwd = image.cwd
-        self.pid = awake.machine.pid
+        self.pid = vm.machine.pid
         self.image = image
         self.resources = spec.resources
         self.device: Path | None = None
-        """The device that it holds, unless it was waked up from a snapshot, which has one."""
-        self._awake = awake
+        """The device that this body releases when it ends; None after a restore from a snapshot, which owns one."""
+        self._vm = vm
         self._substrate = substrate
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @classmethod
-    async def greeted(cls, substrate: MicroVMSubstrate, awake: Awake, spec: SandboxSpec, image: Image) -> MicroVMBody:
-        """Say to the machine what it waits for, and greet its guest with an identity of its own.
+    async def start_guest(
+        cls, substrate: MicroVMSubstrate, vm: RunningVM, spec: SandboxSpec, image: Image
+    ) -> MicroVMBody:
+        """Send the machine's first message, and complete the handshake with its guest, which gets a new identity.
 
-        The machine is ended if this raises: SubstrateFailed, DeadlineExceeded, LinkFailed, GuestMisbehaved.
+        Raises SubstrateFailed, DeadlineExceeded, LinkFailed, GuestMisbehaved; the machine is killed then.
         """
         channel: Channel | None = None
         try:
-            with _emptied(awake.ports):
-                await awake.ports.tell(awake.word)
-                await awake.ports.ready(awake.machine, READY_TIMEOUT_S)
-            if not _drain(awake.ports):
-                raise SubstrateFailed("the machine ended before its guest could be greeted")
+            with _discard_stream(vm.ports):
+                await vm.ports.send(vm.first_message)
+                await vm.ports.ready(vm.machine, READY_TIMEOUT_S)
+            if not _drain(vm.ports):
+                raise SubstrateFailed("the machine ended before the handshake with its guest")
             hello = identity(spec.hostname)
-            channel = Channel.over_socket(awake.ports.stream, handshake_timeout_s=READY_TIMEOUT_S, hello=hello)
+            channel = Channel.over_socket(vm.ports.stream, handshake_timeout_s=READY_TIMEOUT_S, hello=hello)
             await channel.handshake()
         except BaseException:
             if channel is not None:
                 channel.close()
-            await asyncio.shield(awake.end())
+            await asyncio.shield(vm.end())
             raise
-        return cls(substrate, awake, channel, spec, image)
+        return cls(substrate, vm, channel, spec, image)
 
     async def connect(self) -> Channel:
         raise Unsupported(
-            "a microVM has no way in but the stream of its guest",
+            "a microVM can be reached only through the stream of its guest",
             hint="use the guest path, or the substrate 'vm', which has SSH",
         )
 
     async def end(self) -> None:
-        await self._awake.end()
+        await self._vm.end()
         device, self.device = self.device, None
         if device is not None:
             await self._substrate.give_back(device)
 
     async def snapshot(self) -> Snapshot:
-        async with self._turn:
-            if not self._awake.machine.alive:
+        async with self._lock:
+            if not self._vm.machine.alive:
                 raise SandboxGone("the machine has ended")
             self.channel.standing_still = True
             try:
-                return await self._substrate.freeze(self, self._awake)
+                return await self._substrate.freeze(self, self._vm)
             finally:
                 self.channel.standing_still = False
 
 
 def identity(hostname: str) -> HostHello:
-    """Who a machine is: nobody else has its machine id and random numbers; nor, unless it was chosen, its name."""
+    """The identity of a new machine: a unique machine id and random seed, and a unique name unless the spec has one."""
     own = f"{hostname}-{secrets.token_hex(4)}" if hostname == SandboxSpec().hostname else hostname
     return HostHello(VERSION, own.encode(), secrets.token_hex(16).encode(), os.urandom(_SEED_BYTES), time.time_ns())
 
 
 @contextmanager
-def _emptied(ports: Ports) -> Iterator[None]:
-    """Keep the stream empty: what a saved machine still had on its way to its former host is for nobody."""
+def _discard_stream(ports: Ports) -> Iterator[None]:
+    """Discard what arrives on the stream: a restored machine still sends data that was meant for its former host."""
     loop, stream = asyncio.get_running_loop(), ports.stream.fileno()
 
     def drain() -> None:
@@ -149,9 +151,9 @@ def _emptied(ports: Ports) -> Iterator[None]:
 
 
 def _drain(ports: Ports) -> bool:
-    """Read what is there, but not without end, and forget it; False at the end of the stream."""
+    """Read and discard the data that is there, at most `_DRAIN_READS` times; False at the end of the stream."""
     try:
-        for _ in range(_DRAIN_TURNS):
+        for _ in range(_DRAIN_READS):
             if not ports.stream.recv(_DRAIN_BYTES):
                 return False
     except BlockingIOError:

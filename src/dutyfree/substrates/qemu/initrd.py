@@ -1,4 +1,4 @@
-"""What a machine starts from before it has a root: an archive (cpio, "newc") with our init, the guest and modules."""
+"""The initrd that machines boot from: a cpio archive ("newc") with our init, the guest and kernel modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dutyfree.substrates.qemu.kernel import Kernel, load_modules
 _ALIGN: Final = 4
 _TRAILER: Final = "TRAILER!!!"
 Entry = tuple[str, int, bytes]
-"""Path, mode with its kind, content."""
+"""Path, mode with the file type, content."""
 
 
 def archive(entries: Sequence[Entry]) -> bytes:
@@ -37,7 +37,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def contents(init: bytes, guest: bytes, modules: Sequence[bytes]) -> list[Entry]:
-    """What init expects to find."""
+    """The files that native/init expects."""
     program, plain = stat.S_IFREG | 0o755, stat.S_IFREG | 0o644
     directories = [(name, stat.S_IFDIR | 0o755, b"") for name in ("dev", "proc", "sys", "modules")]
     files = [(f"modules/{number:02}.ko", plain, data) for number, data in enumerate(modules)]
@@ -45,9 +45,9 @@ def contents(init: bytes, guest: bytes, modules: Sequence[bytes]) -> list[Entry]
 
 
 def make_initrd(kernel: Kernel, directory: Path) -> Path:
-    """The file of the archive for `kernel`, in `directory`, where it is kept under its digest. Blocks.
+    """Write the initrd for `kernel` to `directory`, under its digest, unless it is there. Returns its path. Blocks.
 
-    Raises SubstrateUnavailable where a program or a module is missing.
+    Raises SubstrateUnavailable if a program or a module is missing.
     """
     programs = (native.init_path().read_bytes(), native.guest_path().read_bytes())
     data = archive(contents(*programs, load_modules(kernel)))

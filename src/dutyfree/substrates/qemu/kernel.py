@@ -1,4 +1,4 @@
-"""The kernel that machines boot: where it is, and which of its modules they need."""
+"""Finds the kernel that machines boot, and the modules that they need."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Kernel:
 
     @property
     def release(self) -> str:
-        """Its name and version."""
+        """The kernel's release, such as `6.1.0-18-cloud-amd64`."""
         return self.modules.name
 
 
 def find_kernel(root: Path | str | None = None) -> Kernel:
-    """The newest kernel below `root`, else below what DUTYFREE_KERNEL names, else this machine's own.
+    """The newest readable kernel below `root`, else below $DUTYFREE_KERNEL, else below /.
 
-    Raises SubstrateUnavailable where there is none that can be read.
+    Raises SubstrateUnavailable if there is none.
     """
     place = Path(root or os.environ.get(VARIABLE) or "/")
     found = []
@@ -53,9 +53,9 @@ def find_kernel(root: Path | str | None = None) -> Kernel:
 
 
 def load_modules(kernel: Kernel, needed: Iterable[str] = NEEDED) -> list[bytes]:
-    """The needed modules that are not built in, with all they depend on, in an order in which they can be loaded.
+    """The needed modules that are not built in, and their dependencies, in load order.
 
-    Raises SubstrateUnavailable for a module that the kernel does not have.
+    Raises SubstrateUnavailable if the kernel lacks a module.
     """
     files = {_plain(path): path for path in kernel.modules.rglob("*.ko*")}
     built_in = {_plain(Path(line)) for line in _lines(kernel.modules / "modules.builtin")}
@@ -71,7 +71,7 @@ def load_modules(kernel: Kernel, needed: Iterable[str] = NEEDED) -> list[bytes]:
 
 
 def in_load_order(needed: Iterable[str], content: Callable[[str], bytes | None]) -> list[bytes]:
-    """Modules after those that they say they depend on; `content` gives None for what is built in."""
+    """The modules, each after its dependencies; `content` returns None for a module that is built in."""
     order: dict[str, bytes] = {}
     visiting: set[str] = set()
 
@@ -92,7 +92,7 @@ def in_load_order(needed: Iterable[str], content: Callable[[str], bytes | None])
 
 
 def dependencies(module: bytes) -> list[str]:
-    """The names that a module's own description gives."""
+    """The names of the modules that `module` lists as its dependencies (the `depends=` field of .modinfo)."""
     found = _DEPENDS.search(module)
     names = found[1].decode("ascii", "replace").split(",") if found else []
     return [name.replace("-", "_") for name in names if name]

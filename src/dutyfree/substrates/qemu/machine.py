@@ -1,4 +1,4 @@
-"""One QEMU process: started, spoken to, and ended."""
+"""One QEMU process: start it, send commands to its monitor, kill it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from typing import Any, Final
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.qemu.monitor import COMMAND_TIMEOUT_S, Monitor
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 
 _EXIT_S: Final = 5.0
 _START_TIMEOUT_S: Final = 20.0
-_LAST_WORDS_BYTES: Final = 2048
+_STDERR_TAIL_BYTES: Final = 2048
 _ONLY_AS_CHILD_OF: Final = 'test "$PPID" = "$0" && exec "$@"'
-"""The wish to die with the parent has no effect if the parent died before it was made."""
+"""Start QEMU only if our process is still its parent: `--pdeathsig` has no effect if the parent has died before."""
 
 
 class Machine:
-    """Dies with the event loop's thread, which started it: a host process that is killed leaves none behind.
+    """A QEMU process. Made by `start`.
 
-    Made by `start`.
+    The kernel kills QEMU when the thread that started it (the event loop's) ends, so a killed host process leaves no
+    QEMU behind.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
@@ -34,27 +35,28 @@ class Machine:
         self._handle = os.pidfd_open(process.pid)
         self._name = name
         self._monitor: Monitor | None = None
-        self._heard = bytearray()
+        self._stderr = bytearray()
         self._listeners: list[Callable[[], None]] = []
         self._ended = False
-        self._attending = asyncio.create_task(self._attend())
+        self._watch_task = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(
         cls, argv: Sequence[str], *, directory: Path, pass_fds: Sequence[int] = (), lock_fd: int | None = None
     ) -> Machine:
-        """Start QEMU in `directory`; it has answered when this returns. Its monitor is added to `argv`.
+        """Start QEMU in `directory`, and wait until its monitor answers. The monitor's options are added to `argv`.
 
-        `pass_fds` are the descriptors that `argv` speaks of; the caller closes its own. `lock_fd` is inherited, too, so
-        that the claim it stands for lives as long as QEMU. Raises SubstrateUnavailable where there is no QEMU,
-        SubstrateFailed, with its last words, if it ends at once, CapacityError, and DeadlineExceeded. Nothing is left
-        then.
+        QEMU inherits `pass_fds`, which `argv` refers to by number; the caller closes its own copies. QEMU also inherits
+        `lock_fd`, so that the claim stays alive as long as QEMU.
+
+        Raises SubstrateUnavailable if QEMU is not installed, SubstrateFailed with the end of its standard error if it
+        ends at once, CapacityError, DeadlineExceeded. No process is left then.
         """
         setpriv = shutil.which("setpriv")
         if setpriv is None or shutil.which(argv[0]) is None:
             missing, package = ("setpriv", "util-linux") if setpriv is None else (argv[0], "qemu-system-x86")
             raise SubstrateUnavailable(f"there is no program {missing!r}", hint=f"install {package}")
-        with told(f"{argv[0]} could not be started"):
+        with wrap_os_errors(f"{argv[0]} could not be started"):
             return await cls._start([setpriv, "--pdeathsig", "KILL"], argv, directory, {*pass_fds}, lock_fd)
 
     @classmethod
@@ -70,13 +72,13 @@ class Machine:
             process = await asyncio.create_subprocess_exec(
                 *guarded, *monitored, cwd=directory, pass_fds=tuple(inherited), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                env={"PATH": os.environ.get("PATH", os.defpath)},  # whoever breaks into QEMU finds no credentials there
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # no credentials for a guest that breaks into QEMU
             )  # fmt: skip
             machine = cls(process, argv[0])
         except BaseException:
             ours.close()
             if process is not None:
-                await asyncio.shield(_reaped(process))
+                await asyncio.shield(_kill_and_reap(process))
             raise
         finally:
             theirs.close()
@@ -91,39 +93,39 @@ class Machine:
             sock.close()
             await asyncio.shield(self.end())
             if isinstance(error, SubstrateFailed | DeadlineExceeded | TimeoutError):
-                words = self.last_words or str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
-                raise SubstrateFailed(f"{self._name} did not start: {words}") from None
+                reason = self.stderr_tail or str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
+                raise SubstrateFailed(f"{self._name} did not start: {reason}") from None
             raise
 
     @property
     def pid(self) -> int:
-        """QEMU's process."""
+        """The process id of QEMU."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether QEMU was not seen to end yet."""
+        """Whether QEMU runs, as far as this process knows."""
         return self._process.returncode is None and not self._ended
 
     @property
-    def last_words(self) -> str:
-        """The end of what QEMU has said on its standard error."""
-        return bytes(self._heard).decode("utf-8", "replace").strip()
+    def stderr_tail(self) -> str:
+        """The end of QEMU's standard error."""
+        return bytes(self._stderr).decode("utf-8", "replace").strip()
 
     async def command(self, name: str, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any) -> Any:
-        """One QMP command: `await machine.command("query-status")`; underscores in arguments stand for hyphens.
+        """Run one QMP command: `await machine.command("query-status")`. Underscores in arguments stand for hyphens.
 
-        Raises SubstrateFailed where QEMU refuses or has ended, DeadlineExceeded where it does not answer.
+        Raises SubstrateFailed if QEMU refuses or has ended, DeadlineExceeded if it does not answer.
         """
-        return await self._speaker().command(name, timeout_s=timeout_s, **arguments)
+        return await self._open_monitor().command(name, timeout_s=timeout_s, **arguments)
 
     def expect(self, event: str) -> asyncio.Future[dict[str, Any]]:
         """The data of the next QMP event of this name; see `Monitor.expect`."""
-        return self._speaker().expect(event)
+        return self._open_monitor().expect(event)
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once when QEMU has ended, whatever the reason; at once if it has."""
-        if self._attending.done():
+        """Call `listener` once when QEMU has ended, whatever the reason; at once if it has ended already."""
+        if self._watch_task.done():
             listener()
         else:
             self._listeners.append(listener)
@@ -131,26 +133,26 @@ class Machine:
     async def end(self) -> None:
         """Kill QEMU. Idempotent. Raises SubstrateFailed if it does not die."""
         self._ended = True
-        # Not `self._process.kill()`, which would reap a process that has ended behind asyncio's back.
+        # Not `self._process.kill()`: it would reap an ended process before asyncio's own watcher does.
         with suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        done, _ = await asyncio.wait([self._attending], timeout=_EXIT_S)
+        done, _ = await asyncio.wait([self._watch_task], timeout=_EXIT_S)
         if not done:
             raise SubstrateFailed(f"QEMU (process {self.pid}) could not be killed within {_EXIT_S:g} s")
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             await monitor.close()
 
-    def _speaker(self) -> Monitor:
+    def _open_monitor(self) -> Monitor:
         if self._monitor is None:
             raise SubstrateFailed("QEMU has ended")
         return self._monitor
 
-    async def _attend(self) -> None:
+    async def _watch(self) -> None:
         assert self._process.stderr is not None
-        while data := await self._process.stderr.read(_LAST_WORDS_BYTES):
-            self._heard += data
-            del self._heard[:-_LAST_WORDS_BYTES]
+        while data := await self._process.stderr.read(_STDERR_TAIL_BYTES):
+            self._stderr += data
+            del self._stderr[:-_STDERR_TAIL_BYTES]
         await self._process.wait()
         os.close(self._handle)
         self._handle = -1
@@ -159,7 +161,7 @@ class Machine:
                 listener()
 
 
-async def _reaped(process: asyncio.subprocess.Process) -> None:
+async def _kill_and_reap(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
     with suppress(TimeoutError):

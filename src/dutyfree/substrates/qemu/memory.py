@@ -1,4 +1,4 @@
-"""A machine's memory as a file: copied as it is at one moment, the machine standing still."""
+"""Copies the memory of a stopped machine to a file."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 8
 _CHUNK_PAGES: Final = 512
-_PIECE_BYTES: Final = 8 * 1024**2
-_GRAIN_BYTES: Final = 16 * PAGE_BYTES
+_COPY_BYTES: Final = 8 * 1024**2
+_HOLE_BYTES: Final = 16 * PAGE_BYTES
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
-_NOTHING: Final = bytes(_CHUNK_PAGES * _ENTRY_BYTES)
+_NO_PAGES: Final = bytes(_CHUNK_PAGES * _ENTRY_BYTES)
 _FAILURE: Final = "the memory of a machine could not be copied"
 _REMOVED: Final = " (deleted)"
 Span = tuple[int, int]
-"""Where something begins, and its length."""
+"""Start and length, in bytes."""
 
 
 def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
-    """Make `target` the memory of the machine in process `pid`, which began as the file `base_fd`. Blocks.
+    """Write the memory of the machine in process `pid` to the new file `target`. Blocks.
 
-    A machine that does not share that file with others (`shared`: it writes to the file itself) has its own copies of
-    the pages it changed, and those lie over the file's. Raises CapacityError, SubstrateFailed.
+    The memory began as the file `base_fd`. With `shared`, the machine writes to that file, so the file is copied.
+    Otherwise the machine has private copies of the pages that it changed, and these are written over the file's pages.
+    Raises CapacityError, SubstrateFailed.
     """
-    with told(_FAILURE), target.open("xb", buffering=0) as file:
+    with wrap_os_errors(_FAILURE), target.open("xb", buffering=0) as file:
         size_bytes, out = os.fstat(base_fd).st_size, file.fileno()
         os.truncate(out, size_bytes)
         for start, length in _written(base_fd, size_bytes):
             _copy(base_fd, start, out, start, length)
         if not shared:
-            _copy_own(pid, base_fd, out)
+            _copy_private(pid, base_fd, out)
 
 
-def dig(path: Path) -> None:
-    """Make holes of what is zero in a file: every copy of it is the smaller. Blocks. Raises as `copy_memory` does."""
+def punch_holes(path: Path) -> None:
+    """Replace zeros in a file by holes, so that copies of it are smaller. Blocks. Raises as `copy_memory` does."""
     dug = path.with_suffix(".dug")
-    with told(_FAILURE), path.open("rb") as source, dug.open("xb", buffering=0) as target:
+    with wrap_os_errors(_FAILURE), path.open("rb") as source, dug.open("xb", buffering=0) as target:
         size_bytes = os.fstat(source.fileno()).st_size
         os.truncate(target.fileno(), size_bytes)
         for start, length in _written(source.fileno(), size_bytes):
-            for at in range(start, start + length, _GRAIN_BYTES):
-                data = os.pread(source.fileno(), min(_GRAIN_BYTES, start + length - at), at)
+            for at in range(start, start + length, _HOLE_BYTES):
+                data = os.pread(source.fileno(), min(_HOLE_BYTES, start + length - at), at)
                 if data.count(0) < len(data):
                     _write(target.fileno(), data, at)
     dug.rename(path)
@@ -63,17 +64,17 @@ def _written(fd: int, size_bytes: int) -> Iterator[Span]:
         yield start, at - start
 
 
-def _copy_own(pid: int, base_fd: int, out: int) -> None:
+def _copy_private(pid: int, base_fd: int, out: int) -> None:
     info = os.fstat(base_fd)
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     areas = mappings(maps, info.st_ino, Path(f"/proc/self/fd/{base_fd}").readlink().name.removesuffix(_REMOVED))
     if sum(length for _, length, _ in areas) != info.st_size:
-        raise OSError("its parts were not found in the address space of its process")
+        raise OSError("QEMU's address space does not map the whole memory file")
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     pagemap = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for address, length, offset in areas:
-            for start, size in own_pages(pagemap, address, length):
+            for start, size in private_pages(pagemap, address, length):
                 _copy(memory, start, out, offset + start - address, size)
     finally:
         os.close(memory)
@@ -81,10 +82,10 @@ def _copy_own(pid: int, base_fd: int, out: int) -> None:
 
 
 def mappings(maps: list[str], inode: int, name: str) -> list[tuple[int, int, int]]:
-    """Address, length and offset of each part of a file in a process's address space, from /proc/PID/maps.
+    """Address, length and offset of each mapping of a file, from the lines of /proc/PID/maps.
 
-    The file is known by its inode and its last name: the device that stands there is another than the one that `stat`
-    tells where a file system has several (btrfs), or lies over others.
+    The file is identified by its inode and its name. The device number cannot be used: on btrfs and on overlay file
+    systems, /proc/PID/maps shows another device number than `stat`.
     """
     found = []
     for line in maps:
@@ -95,14 +96,14 @@ def mappings(maps: list[str], inode: int, name: str) -> list[tuple[int, int, int
     return found
 
 
-def own_pages(pagemap: int, address: int, length: int) -> Iterator[Span]:
-    """Where a process has pages of its own in place of a file's, each run of them once."""
+def private_pages(pagemap: int, address: int, length: int) -> Iterator[Span]:
+    """The runs of pages that a process has copied privately in place of the file's pages."""
     run: Span | None = None
     for first in range(0, length // PAGE_BYTES, _CHUNK_PAGES):
         at = address // PAGE_BYTES + first
         count = min(_CHUNK_PAGES, length // PAGE_BYTES - first)
         data = os.pread(pagemap, count * _ENTRY_BYTES, at * _ENTRY_BYTES)
-        if data == _NOTHING:
+        if data == _NO_PAGES:
             continue
         for index, entry in enumerate(memoryview(data).cast("Q")):
             if not entry & (_PRESENT | _SWAPPED) or entry & _OF_FILE:
@@ -121,9 +122,9 @@ def own_pages(pagemap: int, address: int, length: int) -> Iterator[Span]:
 def _copy(source: int, start: int, target: int, place: int, length: int) -> None:
     done = 0
     while done < length:
-        data = os.pread(source, min(_PIECE_BYTES, length - done), start + done)
+        data = os.pread(source, min(_COPY_BYTES, length - done), start + done)
         if not data:
-            raise OSError("it ended too early")
+            raise OSError("the memory ended too early")
         _write(target, data, place + done)
         done += len(data)
 

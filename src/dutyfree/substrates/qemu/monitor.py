@@ -1,6 +1,7 @@
-"""QEMU's monitor: commands and their answers, one JSON document a line (QMP).
+"""A client of QEMU's monitor (QMP): commands and answers, one JSON document in each line.
 
-QEMU runs the guest's devices, so what it says is bounded and checked like anything that comes from a sandbox.
+QEMU runs the guest's devices, so a guest might control it: its answers are bounded and checked like all data that comes
+from a sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Document = dict[str, Any]
 
 
 class Monitor:
-    """Speaks to one QEMU over a connected socket, which it takes over."""
+    """The QMP connection to one QEMU. It owns the connected socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -28,11 +29,11 @@ class Monitor:
         self._events: dict[str, list[asyncio.Future[_Document]]] = {}
         self._last_id = 0
         self._error: str | None = None
-        self._listening = asyncio.create_task(self._listen())
+        self._listen_task = asyncio.create_task(self._listen())
 
     @classmethod
     async def over(cls, sock: socket.socket) -> Monitor:
-        """Greet QEMU. Raises as `command` does."""
+        """Negotiate QMP's capabilities with QEMU. Raises as `command` does."""
         reader, writer = await asyncio.open_connection(sock=sock, limit=_MAX_LINE_BYTES)
         monitor = cls(reader, writer)
         try:
@@ -43,9 +44,9 @@ class Monitor:
         return monitor
 
     async def command(self, name: str, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any) -> Any:
-        """What QEMU answers. Underscores in the arguments' names stand for hyphens.
+        """Run one command and return QEMU's answer. Underscores in the arguments' names stand for hyphens.
 
-        Raises SubstrateFailed where QEMU refuses or has ended, DeadlineExceeded where it does not answer.
+        Raises SubstrateFailed if QEMU refuses or has ended, DeadlineExceeded if it does not answer.
         """
         self._check(name)
         self._last_id += 1
@@ -64,9 +65,10 @@ class Monitor:
             self._waiting.pop(request["id"], None)
 
     def expect(self, event: str) -> asyncio.Future[_Document]:
-        """The data of the next event of this name, to be asked for before the command that brings it about.
+        """A future for the data of the next event of this name. Call it before the command that causes the event.
 
-        Whoever waits sees to the deadline, and cancels what is not waited for. Raises SubstrateFailed once QEMU ended.
+        The caller sets a deadline, and cancels the future if it does not wait. The future raises SubstrateFailed when
+        QEMU ends.
         """
         self._check(event)
         future: asyncio.Future[_Document] = asyncio.get_running_loop().create_future()
@@ -76,9 +78,9 @@ class Monitor:
         return future
 
     async def close(self) -> None:
-        """Hang up. Idempotent."""
-        self._listening.cancel()
-        await asyncio.wait([self._listening])
+        """Close the connection. Idempotent."""
+        self._listen_task.cancel()
+        await asyncio.wait([self._listen_task])
         self._fail("the monitor was closed")
         self._writer.close()
         with suppress(OSError):
@@ -86,7 +88,7 @@ class Monitor:
 
     def _check(self, what: str) -> None:
         if self._error is not None:
-            raise SubstrateFailed(f"QEMU cannot be asked for {what!r}: {self._error}")
+            raise SubstrateFailed(f"QEMU cannot run {what!r}: {self._error}")
 
     async def _listen(self) -> None:
         try:
@@ -96,25 +98,25 @@ class Monitor:
         except OSError as error:
             self._fail(f"QEMU has ended: {error}")
         except (ValueError, RecursionError):
-            self._fail("QEMU sent what is no monitor's answer")
+            self._fail("QEMU sent something that is not QMP")
 
-    def _take(self, said: object) -> None:
-        if not isinstance(said, dict):
+    def _take(self, document: object) -> None:
+        if not isinstance(document, dict):
             raise ValueError
-        if "event" in said:
-            data = said.get("data")
-            for waiting in self._events.pop(str(said["event"]), ()):
+        if "event" in document:
+            data = document.get("data")
+            for waiting in self._events.pop(str(document["event"]), ()):
                 if not waiting.done():
                     waiting.set_result(data if isinstance(data, dict) else {})
             return
-        number = said.get("id")
+        number = document.get("id")
         answer = self._waiting.pop(number, None) if isinstance(number, int) else None
         if answer is None or answer.done():
             return
-        if "return" in said:
-            answer.set_result(said["return"])
+        if "return" in document:
+            answer.set_result(document["return"])
         else:
-            error = said.get("error")
+            error = document.get("error")
             reason = error.get("desc") if isinstance(error, dict) else None
             answer.set_exception(SubstrateFailed(f"QEMU refused: {reason!s:.{_QUOTED_CHARACTERS}}"))
 
@@ -126,4 +128,4 @@ class Monitor:
         for future in waiting:
             if not future.done():
                 future.set_exception(SubstrateFailed(f"QEMU did not answer: {reason}"))
-                future.exception()  # not everyone still waits
+                future.exception()  # mark it as retrieved: the caller may have stopped waiting

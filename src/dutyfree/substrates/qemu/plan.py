@@ -1,4 +1,4 @@
-"""What a microVM is made of, as QEMU's arguments and as the order that its first process gets. Everything is pure."""
+"""The plan of a microVM: QEMU's arguments, and the order that init gets. All functions are pure."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ PROGRAM: Final = "qemu-system-x86_64"
 STREAM_PORT: Final = "dutyfree"
 CONTROL_PORT: Final = "dutyfree-control"
 READY: Final = b"R"
-"""Said by a machine that waits for its order, and again by its guest before the stream begins."""
+"""Sent by init when it waits for its order, and by the guest when it is ready for the handshake."""
 AGAIN: Final = b"A"
-"""Said to the guest of a machine that was multiplied: it ends everything and starts anew."""
+"""Sent to the guest of a clone: the guest ends all processes and starts with a new handshake."""
 UNBOUNDED_BYTES: Final = 4 * GIB
 MAX_CPUS: Final = 64
 _OVERHEAD_BYTES: Final = 96 * MIB
-"""The kernel itself, and what it keeps for each page."""
-_GRAIN_BYTES: Final = 64 * MIB
+"""The kernel's own memory, its page structures included."""
+_MEMORY_STEP_BYTES: Final = 64 * MIB
 _BYTES_PER_INODE: Final = 8192
 _CPU_PERIOD_US: Final = 100_000
 _ORDER: Final = struct.Struct("<IIQQQQQ16x")
 _MAGIC: Final = 0x4D564644
 
 _CONFINED: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-"""A guest that breaks into QEMU can start nothing there."""
+"""Seccomp: a guest that breaks into QEMU cannot start a program on the host."""
 _QUIET: Final = "console=ttyS0 quiet loglevel=1 panic=-1 reboot=t random.trust_cpu=on"
 _EMULATED: Final = "nokaslr tsc=reliable no_timer_check init_on_alloc=0 mitigations=off"
-"""What costs an emulated processor much, and protects one that is none from nothing."""
+"""Switches off what slows an emulated processor down. Mitigations of processor bugs protect no emulated processor."""
 
 
 def clock(now_ns: int) -> bytes:
-    """Said to the guest of a machine that stood still: what time it is."""
+    """The message that gives a guest the current time, after its machine was stopped for a while."""
     return struct.pack("<cQ", b"C", now_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """All that a machine is before it has an image: machines of one build can be restored from one saved machine."""
+    """A machine without its image. All machines of one build can be restored from one saved machine."""
 
     kernel: Path
     initrd: Path
@@ -53,22 +53,22 @@ class Build:
     cpus: int
     accelerator: Accelerator
     tsc_khz: int = 0
-    """How fast this host counts, which an emulated machine cannot find out well."""
+    """The frequency of this host's time stamp counter: an emulated kernel cannot measure it well. 0 if unknown."""
 
     def key(self, *facts: str) -> str:
-        """Names what a saved machine of this build is good for; `facts` are what else it depends on."""
-        told = (self.kernel, self.initrd, self.memory_bytes, self.cpus, self.accelerator, self.tsc_khz, *facts)
-        return hashlib.sha256(repr([str(each) for each in told]).encode()).hexdigest()[:40]
+        """The digest that names a saved machine of this build; `facts` are what else it depends on."""
+        parts = (self.kernel, self.initrd, self.memory_bytes, self.cpus, self.accelerator, self.tsc_khz, *facts)
+        return hashlib.sha256(repr([str(each) for each in parts]).encode()).hexdigest()[:40]
 
 
 def machine_bytes(resources: Resources) -> int:
-    """How much memory a machine needs, so that a sandbox can have what was asked for."""
+    """The memory of the machine: the sandbox's bound, and room for the machine's kernel."""
     wanted = (resources.memory_bytes or UNBOUNDED_BYTES) + (resources.memory_bytes or 0) // 50 + _OVERHEAD_BYTES
-    return -(-wanted // _GRAIN_BYTES) * _GRAIN_BYTES
+    return -(-wanted // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
 
 
 def machine_cpus(resources: Resources, accelerator: Accelerator, host_cpus: int) -> int:
-    """Processors: as many as were asked for; without a wish the host's, or one where each is emulated."""
+    """The number of processors: as requested; by default as many as the host has, or one if they are emulated."""
     if resources.cpus is None:
         return 1 if accelerator == "tcg" else min(host_cpus, MAX_CPUS)
     if resources.cpus > MAX_CPUS:
@@ -77,9 +77,9 @@ def machine_cpus(resources: Resources, accelerator: Accelerator, host_cpus: int)
 
 
 def order(resources: Resources) -> bytes:
-    """What init is told: the sandbox's bounds. See native/init/order.h."""
+    """The message to init with the sandbox's bounds. See native/init/order.h."""
     memory_bytes = resources.memory_bytes or 0
-    disk_bytes = (memory_bytes or UNBOUNDED_BYTES) // 2  # it lies in memory
+    disk_bytes = (memory_bytes or UNBOUNDED_BYTES) // 2  # the disk is a tmpfs in the machine's memory
     if resources.disk_bytes is not None:
         disk_bytes = min(disk_bytes, resources.disk_bytes)
     cpu_us = 0 if resources.cpus is None else int(resources.cpus * _CPU_PERIOD_US)
@@ -96,10 +96,10 @@ def arguments(
     port_fds: tuple[int, int],
     incoming_fd: int | None = None,
 ) -> list[str]:
-    """How to start QEMU: from its kernel, or, with `incoming_fd`, from a saved machine whose memory is in `memory`.
+    """QEMU's command line: it boots the kernel or, with `incoming_fd`, restores the saved machine with this `memory`.
 
-    Without `shared`, the file stays as it is whatever the machine does. `port_fds` are connected sockets for the
-    guest's stream and the control port.
+    Without `shared`, the machine never changes the memory file. `port_fds` are connected sockets for the guest's stream
+    and the control port.
     """
     stream_fd, control_fd = port_fds
     emulated = build.accelerator == "tcg"
@@ -127,5 +127,5 @@ def arguments(
 
 
 def _quoted(path: Path) -> str:
-    """A comma ends a value in QEMU's arguments, unless there are two."""
+    """The path with commas doubled: a single comma ends a value in QEMU's arguments."""
     return str(path).replace(",", ",,")

@@ -1,4 +1,4 @@
-"""A snapshot of a microVM: the whole machine at one moment, of which others get the files and not the processes."""
+"""Snapshots of microVMs: the whole machine is saved, but a sandbox made from it gets the files, not the processes."""
 
 from __future__ import annotations
 
@@ -15,79 +15,80 @@ from dutyfree.model import Image, Resources
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
 from dutyfree.substrates.qemu import memory, saved
-from dutyfree.substrates.qemu.body import Awake
+from dutyfree.substrates.qemu.body import RunningVM
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import clock
-from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.wire.channel import Channel
 
 
 @dataclass(slots=True)
 class Frozen:
-    """What machines can be waked up from, as long as somebody holds it: its snapshot, and each of those machines.
+    """A saved machine with a count of its holders: its snapshot, and each machine that was restored from it.
 
-    A sandbox can thus be reset to the snapshot it was made from also after that was discarded.
+    Because machines hold it too, a sandbox can be reset to its snapshot even after the snapshot was discarded.
     """
 
     name: str
     saved: Saved
     resources: Resources
-    """Its bounds are part of it."""
+    """The bounds of the saved machine; a restored machine has the same."""
     holders: int = 0
 
     @property
     def device(self) -> Path:
-        """Its image: another name of the file, which stays whatever becomes of the others."""
+        """A hard link to the image's device, so that the file stays when its other names are removed."""
         return self.saved.directory / "device"
 
 
-class Shelf:
+class FrozenMachines:
     """The frozen machines of one substrate, by the names of their layers."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Frozen] = {}
+        self._by_name: dict[str, Frozen] = {}
 
     def hold(self, name: str) -> Frozen:
-        """One of them, to be given back with `release`. Raises InvalidRequest."""
-        frozen = self._known.get(name)
+        """The machine of this name; the caller gives it back with `release`. Raises InvalidRequest."""
+        frozen = self._by_name.get(name)
         if frozen is None:
-            raise InvalidRequest(f"there is no snapshot {name}", hint="it was discarded, or is another substrate's")
+            hint = "it was discarded, or belongs to another substrate"
+            raise InvalidRequest(f"there is no snapshot {name}", hint=hint)
         frozen.holders += 1
         return frozen
 
     def put(self, frozen: Frozen) -> None:
-        """Add one, held by whoever adds it."""
+        """Add a machine. The caller holds it, and gives it back with `release`."""
         frozen.holders += 1
-        self._known[frozen.name] = frozen
+        self._by_name[frozen.name] = frozen
 
     async def release(self, frozen: Frozen) -> None:
-        """Let go; the last one removes it. Machines that were waked up from it have its files open, and keep them."""
+        """Remove a holder. The last one to leave removes the files; running machines still have them open."""
         frozen.holders -= 1
         if frozen.holders == 0:
-            self._known.pop(frozen.name, None)  # the shelf may have been cleared
+            self._by_name.pop(frozen.name, None)  # absent if the substrate was closed meanwhile
             await in_thread(remove_tree, frozen.saved.directory)
 
 
-async def freeze(awake: Awake, channel: Channel, directory: Path, name: str, resources: Resources) -> Frozen:
-    """Save a running machine into `directory`, which is made. It stands still meanwhile, and then goes on.
+async def freeze(vm: RunningVM, channel: Channel, directory: Path, name: str, resources: Resources) -> Frozen:
+    """Save a running machine to the new `directory`. The machine is stopped meanwhile, and then continues.
 
-    `channel` is its guest's. Nothing is left in the directory if this raises: SubstrateFailed, CapacityError,
-    DeadlineExceeded.
+    `channel` is the channel to its guest. Raises SubstrateFailed, CapacityError, DeadlineExceeded; the directory is
+    removed then.
     """
-    state = Saved(awake.build, directory)
+    state = Saved(vm.build, directory)
     frozen = Frozen(name, state, resources)
-    with told("a machine could not be saved"):
+    with wrap_os_errors("a machine could not be saved"):
         try:
-            await in_thread(_prepare, frozen, awake.device)
+            await in_thread(_prepare, frozen, vm.device)
             channel.pause()
             try:
-                await saved.stop(awake.machine, lambda: channel.untaken_bytes)
-                await saved.save(awake.machine, state.devices)
-                pid = awake.machine.pid
-                await in_thread(memory.copy_memory, pid, awake.memory_fd, state.memory, shared=awake.shared)
+                await saved.stop(vm.machine, lambda: channel.untaken_bytes)
+                await saved.save(vm.machine, state.devices)
+                pid = vm.machine.pid
+                await in_thread(memory.copy_memory, pid, vm.memory_fd, state.memory, shared=vm.shared)
             finally:
-                with suppress(DutyfreeError):  # if it cannot go on, whoever talks to it learns so
-                    await asyncio.shield(_go_on(awake, channel))
+                with suppress(DutyfreeError):  # if the machine cannot continue, the next action fails with the cause
+                    await asyncio.shield(_continue(vm, channel))
         except BaseException:
             await in_thread(remove_tree, directory)
             raise
@@ -99,26 +100,26 @@ def _prepare(frozen: Frozen, device: Path) -> None:
     os.link(device, frozen.device)
 
 
-async def _go_on(awake: Awake, channel: Channel) -> None:
+async def _continue(vm: RunningVM, channel: Channel) -> None:
     try:
-        await awake.machine.command("cont")
+        await vm.machine.command("cont")
     finally:
         channel.resume()
-    await awake.ports.tell(clock(time.time_ns()))  # its own stood still, too
+    await vm.ports.send(clock(time.time_ns()))  # the machine's own clock stood still while it was stopped
 
 
 class MicroVMSnapshot(KeptSnapshot):
-    """Holds what is on the shelf, until it is discarded."""
+    """Holds a frozen machine until the snapshot is discarded."""
 
-    def __init__(self, frozen: Frozen, image: Image, shelf: Shelf) -> None:
+    def __init__(self, frozen: Frozen, image: Image, frozen_machines: FrozenMachines) -> None:
         kept = replace(image, layers=(frozen.name,), over_host=False, reference="")
         super().__init__(frozen.name.removeprefix("live:"), kept)
         self._frozen = frozen
-        self._shelf = shelf
-        shelf.put(frozen)
+        self._frozen_machines = frozen_machines
+        frozen_machines.put(frozen)
 
     async def _put(self) -> Image:
         raise Unsupported("the snapshot of a microVM cannot be put into the image store", hint="build a recipe instead")
 
     async def _let_go(self) -> None:
-        await self._shelf.release(self._frozen)
+        await self._frozen_machines.release(self._frozen)

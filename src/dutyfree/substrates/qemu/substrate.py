@@ -1,4 +1,4 @@
-"""The substrate: microVMs from one saved machine, each with an image of its own."""
+"""The microVM substrate: machines restored from one saved machine, each with its own image."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Pha
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.qemu import plan, saved
-from dutyfree.substrates.qemu.body import Awake, MicroVMBody
-from dutyfree.substrates.qemu.doubles import Doubles
+from dutyfree.substrates.qemu.body import MicroVMBody, RunningVM
+from dutyfree.substrates.qemu.build_dir import CLAIMS, BuildDir
 from dutyfree.substrates.qemu.kernel import find_kernel
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
-from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
-from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
-from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
+from dutyfree.substrates.qemu.snapshot import Frozen, FrozenMachines, MicroVMSnapshot, freeze
+from dutyfree.substrates.qemu.vm_clones import VMClones
 
 MAX_POOL: Final = 256
 _WARM_UP_S: Final = 30.0
@@ -42,7 +42,7 @@ CAPABILITIES: Final = frozenset(
 
 
 class MicroVMSubstrate(EngineSubstrate):
-    """QEMU's `microvm` machines with our init and our guest in them, and nothing else but the image."""
+    """QEMU machines of the type `microvm` that contain our init, our guest and the image."""
 
     name = "microvm"
     isolation = Isolation.MICROVM
@@ -58,30 +58,31 @@ class MicroVMSubstrate(EngineSubstrate):
         standby: int = 0,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """`kernel`: the directory that has boot/ and lib/modules/; otherwise DUTYFREE_KERNEL, otherwise /.
+        """`kernel`: the directory with boot/ and lib/modules/; by default $DUTYFREE_KERNEL, else /.
 
-        `boot`: "restore" starts machines from a saved one, "cold" each from its kernel. `standby`: how many machines
-        are kept ready. `accelerator`: "kvm" or "tcg" (software emulation) instead of what is found to work.
+        `boot`: "restore" starts machines from a saved machine, "cold" boots the kernel for each. `standby`: how many
+        machines are kept ready for creations. `accelerator`: "kvm" or "tcg" (software emulation); by default "kvm"
+        where it works.
         """
         super().__init__(path=path, image=image, store=store)
         if self.path is not ActionPath.GUEST:
             raise Unsupported(
-                "a microVM has no control plane by which single actions could be run",
+                "a microVM has no control plane that could run single actions",
                 hint="use path='guest', or the substrate 'vm', which has SSH",
             )
         if boot not in ("restore", "cold") or accelerator not in (None, "kvm", "tcg"):
-            raise InvalidRequest(f"boot={boot!r}, accelerator={accelerator!r}: there is no such way to start machines")
+            raise InvalidRequest(f"boot={boot!r}, accelerator={accelerator!r}: machines cannot be started that way")
         if not 0 <= standby <= MAX_POOL:
-            raise InvalidRequest(f"standby={standby!r}: between 0 and {MAX_POOL} machines can wait")
+            raise InvalidRequest(f"standby={standby!r}: between 0 and {MAX_POOL} machines can be kept ready")
         self._kernel = kernel
         self._cold = boot == "cold"
         self._wanted_accelerator = accelerator
-        self._pool = Pool(standby, self._wake)
-        self._doubles = Doubles(self._double)
+        self._pool = Pool(standby, self._restore_for)
+        self._clones = VMClones(self._save_clone_source)
         self._numbers = itertools.count(1)
-        self.shelf = Shelf()
+        self.frozen_machines = FrozenMachines()
         self._claim: claims.Claim | None = None
-        self._workshop: Workshop | None = None
+        self._build_dir: BuildDir | None = None
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -101,95 +102,97 @@ class MicroVMSubstrate(EngineSubstrate):
 
     @property
     def accelerator(self) -> Accelerator:
-        """`kvm`, or `tcg` where every processor is emulated, some forty times slower. Known after `open`."""
+        """`kvm`, or `tcg`: every processor is emulated, and about 40 times slower. Known after `open`."""
         return self._opened().accelerator
 
     async def open(self) -> None:
-        if self._workshop is not None:
+        if self._build_dir is not None:
             return
         kernel = await in_thread(find_kernel, self._kernel)
         await in_thread(self.store.open)
         claim = await in_thread(claims.claim, CLAIMS)
-        workshop = Workshop(kernel, claim)
+        build_dir = BuildDir(kernel, claim)
         try:
-            await workshop.open(self._wanted_accelerator)
+            await build_dir.open(self._wanted_accelerator)
         except BaseException:
-            await workshop.close()
+            await build_dir.close()
             await in_thread(claim.release)
             await in_thread(self.store.close)
             raise
-        self._claim, self._workshop = claim, workshop
+        self._claim, self._build_dir = claim, build_dir
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
-        with told("a machine could not be made"):
+        with wrap_os_errors("a machine could not be created"):
             if spec.image.layers and spec.image.layers[-1].startswith("live:"):
                 return await self._from_snapshot(spec, marks)
             return await self._from_image(spec, marks)
 
     async def _from_image(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
-        workshop = self._opened()
+        build_dir = self._opened()
         with marks.step(Phase.CREATE, "image"):
             image = await in_thread(self.image_for, spec)
             if image.reference:
                 raise InvalidRequest("a microVM starts from images of the store, not of an engine")
-            device = await in_thread(workshop.devices.hold, self.store, image)
+            device = await in_thread(build_dir.devices.hold, self.store, image)
         try:
-            body = await self._made(spec, marks, image, device)
+            body = await self._make_from(spec, marks, image, device)
         except BaseException:
             await asyncio.shield(self.give_back(device))
             raise
         body.device = device
         return body
 
-    async def _made(self, spec: SandboxSpec, marks: Marks, image: Image, device: Path) -> MicroVMBody:
-        workshop, build = self._opened(), self._build(spec.resources)
+    async def _make_from(self, spec: SandboxSpec, marks: Marks, image: Image, device: Path) -> MicroVMBody:
+        build_dir, build = self._opened(), self._build(spec.resources)
         if self._cold:
             with marks.step(Phase.CREATE, "boot"):
-                awake = await self._boot(build, device, spec.resources)
+                vm = await self._boot(build, device, spec.resources)
         else:
-            if not workshop.saved_path(build).exists():
+            if not build_dir.saved_path(build).exists():
                 with marks.step(Phase.CREATE, "boot"):
-                    await workshop.template(build)
+                    await build_dir.template(build)
             with marks.step(Phase.CREATE, "restore"):
-                awake = await self._pool.take(build, device, spec.resources)
+                vm = await self._pool.take(build, device, spec.resources)
         with marks.step(Phase.READY, "handshake"):
-            return await MicroVMBody.greeted(self, awake, spec, image)
+            return await MicroVMBody.start_guest(self, vm, spec, image)
 
     def _build(self, resources: Resources) -> Build:
-        workshop = self._opened()
-        cpus = plan.machine_cpus(resources, workshop.accelerator, os.cpu_count() or 1)
-        return workshop.build(plan.machine_bytes(resources), cpus)
+        build_dir = self._opened()
+        cpus = plan.machine_cpus(resources, build_dir.accelerator, os.cpu_count() or 1)
+        return build_dir.build(plan.machine_bytes(resources), cpus)
 
     async def _from_snapshot(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
-        frozen = self.shelf.hold(spec.image.layers[-1])
+        frozen = self.frozen_machines.hold(spec.image.layers[-1])
         if spec.resources != frozen.resources:
-            await self.shelf.release(frozen)
-            raise Unsupported("a microVM that starts from a snapshot has the bounds that the snapshot had")
+            await self.frozen_machines.release(frozen)
+            raise Unsupported("a microVM that starts from a snapshot must have the same bounds as the snapshot")
         with marks.step(Phase.CREATE, "restore"):
-            awake = await self._restored_from(frozen, self.shelf.release)
+            vm = await self._restore_frozen(frozen, self.frozen_machines.release)
         with marks.step(Phase.READY, "handshake"):
-            return await MicroVMBody.greeted(self, awake, spec, spec.image)
+            return await MicroVMBody.start_guest(self, vm, spec, spec.image)
 
-    async def freeze(self, body: MicroVMBody, awake: Awake) -> MicroVMSnapshot:
-        """A snapshot of one of our machines. Raises SubstrateFailed, CapacityError, DeadlineExceeded."""
-        return MicroVMSnapshot(await self._frozen(body, awake), body.image, self.shelf)
+    async def freeze(self, body: MicroVMBody, vm: RunningVM) -> MicroVMSnapshot:
+        """Take a snapshot of a sandbox's machine. Raises SubstrateFailed, CapacityError, DeadlineExceeded."""
+        return MicroVMSnapshot(await self._save_frozen(body, vm), body.image, self.frozen_machines)
 
-    async def _frozen(self, body: MicroVMBody, awake: Awake) -> Frozen:
+    async def _save_frozen(self, body: MicroVMBody, vm: RunningVM) -> Frozen:
         name = f"microvm-{os.getpid()}-{next(self._numbers)}"
         directory = self._opened().own / name
-        return await freeze(awake, body.channel, directory, f"live:{name}", body.resources)
+        return await freeze(vm, body.channel, directory, f"live:{name}", body.resources)
 
-    async def _double(self, device: Path, resources: Resources) -> Frozen:
-        """A machine with this image that has run a program: what that needed lies in its memory."""
-        self._opened().devices.hold_again(device)  # at once: whoever asked for a double may be gone before it is there
+    async def _save_clone_source(self, device: Path, resources: Resources) -> Frozen:
+        """Save a machine with this image that has run one program, so that clones have its files in the page cache."""
+        # Hold the device before the first await: the sandbox that caused this call may end and release it meanwhile.
+        self._opened().devices.hold_again(device)
         try:
-            with told("a machine could not be saved"):
-                awake = await self._waiting_for_order(self._build(resources), device, resources)
-                body = await MicroVMBody.greeted(self, awake, SandboxSpec(resources), Image())
+            with wrap_os_errors("a machine could not be saved"):
+                vm = await self._restore_template(self._build(resources), device, resources)
+                body = await MicroVMBody.start_guest(self, vm, SandboxSpec(resources), Image())
                 try:
-                    warm_up = Action(["/bin/sh", "-c", ":"], timeout_s=_WARM_UP_S)  # an image without a shell says so
-                    await Runner("double", body.channel, env=body.env, cwd="/", limits=None, on_span=None).run(warm_up)
-                    return await self._frozen(body, awake)
+                    # In an image without a shell this only gives a failed observation.
+                    warm_up = Action(["/bin/sh", "-c", ":"], timeout_s=_WARM_UP_S)
+                    await Runner("clone", body.channel, env=body.env, cwd="/", limits=None, on_span=None).run(warm_up)
+                    return await self._save_frozen(body, vm)
                 finally:
                     body.channel.close()
                     await asyncio.shield(body.end())
@@ -197,61 +200,62 @@ class MicroVMSubstrate(EngineSubstrate):
             await asyncio.shield(self.give_back(device))
 
     async def give_back(self, device: Path) -> None:
-        """A sandbox needs its device no more."""
-        if self._workshop is not None:
-            await in_thread(self._workshop.devices.release, device)
+        """Release a device that a sandbox does not need any more."""
+        if self._build_dir is not None:
+            await in_thread(self._build_dir.devices.release, device)
 
     async def let_go(self) -> None:
-        workshop, self._workshop = self._workshop, None
+        build_dir, self._build_dir = self._build_dir, None
         claim, self._claim = self._claim, None
-        if workshop is None or claim is None:
+        if build_dir is None or claim is None:
             return
-        self.shelf = Shelf()
-        async with AsyncExitStack() as rest:  # the last one first, and each of them whatever becomes of the others
-            rest.push_async_callback(in_thread, self.store.close)
-            rest.push_async_callback(in_thread, claim.release)
-            rest.push_async_callback(workshop.close)
-            rest.push_async_callback(self._doubles.clear)
+        self.frozen_machines = FrozenMachines()
+        # The stack runs the last callback first, and runs all of them even if some raise.
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(in_thread, self.store.close)
+            stack.push_async_callback(in_thread, claim.release)
+            stack.push_async_callback(build_dir.close)
+            stack.push_async_callback(self._clones.clear)
             await self._pool.clear()
 
-    async def _boot(self, build: Build, device: Path, resources: Resources) -> Awake:
-        workshop = self._opened()
-        memory = workshop.own / f"boot-{next(self._numbers)}"
+    async def _boot(self, build: Build, device: Path, resources: Resources) -> RunningVM:
+        build_dir = self._opened()
+        memory = build_dir.own / f"boot-{next(self._numbers)}"
         try:
-            machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=workshop.lock_fd)
-            awake = Awake(machine, ports, build, device, -1, shared=True, word=plan.order(resources))
+            machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=build_dir.lock_fd)
+            vm = RunningVM(machine, ports, build, device, -1, shared=True, first_message=plan.order(resources))
             try:
-                awake.memory_fd = _open(memory)
+                vm.memory_fd = _open(memory)
             except BaseException:
-                await asyncio.shield(awake.end())
+                await asyncio.shield(vm.end())
                 raise
-            return awake
+            return vm
         finally:
-            memory.unlink(missing_ok=True)  # the machine has it open
+            memory.unlink(missing_ok=True)  # QEMU has the file open, and needs no name for it
 
-    async def _wake(self, build: Build, device: Path, resources: Resources) -> Awake:
-        double = self._doubles.hold(device, resources)
-        if double is not None:
-            return await self._restored_from(double, self._doubles.release)
-        return await self._waiting_for_order(build, device, resources)
+    async def _restore_for(self, build: Build, device: Path, resources: Resources) -> RunningVM:
+        source = self._clones.hold(device, resources)
+        if source is not None:
+            return await self._restore_frozen(source, self._clones.release)
+        return await self._restore_template(build, device, resources)
 
-    async def _waiting_for_order(self, build: Build, device: Path, resources: Resources) -> Awake:
-        awake = await self._restored(await self._opened().template(build), device)
-        awake.word = plan.order(resources)
-        return awake
+    async def _restore_template(self, build: Build, device: Path, resources: Resources) -> RunningVM:
+        vm = await self._restore(await self._opened().template(build), device)
+        vm.first_message = plan.order(resources)
+        return vm
 
-    async def _restored_from(self, frozen: Frozen, release: Callable[[Frozen], Awaitable[None]]) -> Awake:
-        """A machine that gives back what it was waked up from when it ends; so does this if it raises."""
+    async def _restore_frozen(self, frozen: Frozen, release: Callable[[Frozen], Awaitable[None]]) -> RunningVM:
+        """Restore a machine that releases `frozen` when it ends; if this raises, `frozen` is released at once."""
         try:
-            awake = await self._restored(frozen.saved, frozen.device)
+            vm = await self._restore(frozen.saved, frozen.device)
         except BaseException:
             await asyncio.shield(release(frozen))
             raise
-        awake.let_go = partial(release, frozen)
-        return awake
+        vm.release_source = partial(release, frozen)
+        return vm
 
-    async def _restored(self, frozen: Saved, device: Path) -> Awake:
-        with told("a saved machine cannot be read"):
+    async def _restore(self, frozen: Saved, device: Path) -> RunningVM:
+        with wrap_os_errors("a saved machine cannot be read"):
             memory_fd = _open(frozen.memory)
         try:
             lock_fd = self._opened().lock_fd
@@ -259,12 +263,12 @@ class MicroVMSubstrate(EngineSubstrate):
         except BaseException:
             os.close(memory_fd)
             raise
-        return Awake(machine, ports, frozen.build, device, memory_fd, shared=False)
+        return RunningVM(machine, ports, frozen.build, device, memory_fd, shared=False)
 
-    def _opened(self) -> Workshop:
-        if self._workshop is None:
+    def _opened(self) -> BuildDir:
+        if self._build_dir is None:
             raise InvalidRequest("the substrate is not open")
-        return self._workshop
+        return self._build_dir
 
 
 def _open(path: Path) -> int:

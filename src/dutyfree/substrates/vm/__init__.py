@@ -1,4 +1,4 @@
-"""Whole machines, as a cloud gives them: firmware, a disk, systemd, SSH."""
+"""The VM substrate: complete virtual machines with firmware, a disk, systemd and SSH, local or in a cloud."""
 
 from dutyfree.substrates.vm.substrate import VMSubstrate
 

@@ -1,4 +1,4 @@
-"""Whether KVM works here: found out by starting a kernel with it, for the device's existence says little."""
+"""Detects whether KVM works, by booting a kernel with it: it may fail though /dev/kvm exists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dutyfree.substrates.vm.plan import EMULATED, Kernel
 KVM: Final = "kvm"
 _DEVICE: Final = "/dev/kvm"
 _PROBE_S: Final = 10.0
-_LAST_WORDS: Final = "Kernel panic"
-"""What a kernel says that finds no root: it has come that far."""
+_REACHED: Final = "Kernel panic"
+"""The kernel prints this because it finds no root file system. It proves that the kernel has booted."""
 
 
-async def found(kernel: Kernel, directory: Path) -> str:
-    """`kvm` or `tcg`. The answer is kept in `directory` until the host starts anew."""
+async def detect(kernel: Kernel, directory: Path) -> str:
+    """`kvm` if it works, else `tcg`. The answer is kept in `directory` until the host reboots."""
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return EMULATED
     note = directory / f"accelerator-{_boot_id()}"
@@ -28,14 +28,14 @@ async def found(kernel: Kernel, directory: Path) -> str:
         known = await in_thread(note.read_text)
         if known in (KVM, EMULATED):
             return known
-    answer = KVM if await _starts(kernel) else EMULATED
+    answer = KVM if await _boots_with_kvm(kernel) else EMULATED
     with suppress(OSError):
         await in_thread(note.write_text, answer)
     return answer
 
 
 def probe_argv(kernel: Kernel) -> list[str]:
-    """A machine that has nothing but the kernel, says so on its console, and ends."""
+    """QEMU's command line for a machine with a kernel and no disk, which prints a kernel panic and ends."""
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
         "-M", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256",
@@ -43,12 +43,12 @@ def probe_argv(kernel: Kernel) -> list[str]:
     ]  # fmt: skip
 
 
-async def _starts(kernel: Kernel) -> bool:
+async def _boots_with_kvm(kernel: Kernel) -> bool:
     try:
-        told = await run_command(probe_argv(kernel), timeout_s=_PROBE_S, env={"PATH": os.defpath, "LC_ALL": "C"})
+        output = await run_command(probe_argv(kernel), timeout_s=_PROBE_S, env={"PATH": os.defpath, "LC_ALL": "C"})
     except (CommandFailed, DutyfreeError):
         return False
-    return _LAST_WORDS in told
+    return _REACHED in output
 
 
 def _boot_id() -> str:

@@ -1,4 +1,4 @@
-"""The disks that machines start from: our own, built once and kept, or one that the user brings."""
+"""The base disks of machines: our own, built once and kept, or a disk image of the user."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dutyfree.substrates.vm import debian
 from dutyfree.substrates.vm.plan import MIB, Kernel
 
 BUILD_TIMEOUT_S: Final = 1800.0
-_SEARCHED: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PAUSE_S: Final = 0.2
+_SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_POLL_S: Final = 0.2
 _SLACK_BYTES: Final = 16 * MIB
-"""For what a machine itself writes while it boots."""
+"""Free space for what the machine itself writes while it boots."""
 _MAKE_DISK: Final = """set -e
 mkdir root
 tar -xf packages.tar --numeric-owner -C root
@@ -43,10 +43,10 @@ rm -r root packages.tar ours.tar
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A disk, read only from now on, and the kernel that is booted from it if none on it is."""
+    """A base disk, which is never written to, and the kernel to boot if the disk has no boot loader."""
 
     key: str
-    """Names its content."""
+    """A name for the disk's content."""
     disk: Path
     format: str
     size_bytes: int
@@ -55,31 +55,31 @@ class Base:
 
 
 async def own_base(directory: Path, packages: tuple[str, ...]) -> Base:
-    """Our own, with these packages beside the needed ones; built, which takes a minute or two, unless it is there.
+    """Our own base, with these packages and the needed ones. Builds it if it does not exist: one to two minutes.
 
-    Raises SubstrateUnavailable where tools are missing, CapacityError when another process takes too long to build it,
-    and as `DebianRoot.make` does.
+    Raises SubstrateUnavailable if tools are missing, CapacityError if another process takes too long to build it, and
+    as `DebianRoot.make` does.
     """
     wanted = tuple(sorted({*debian.NEEDED, *packages}))
     root = DebianRoot.parse("+".join((debian.SUITE, *wanted)))
     key = debian.base_key(wanted, root.mirrors)
     place = directory / f"base-{key}"
     if not place.exists():
-        await _built_once(root, place)
+        await _build_once(root, place)
     disk = place / "disk.raw"
     kernel = Kernel(place / "vmlinuz", place / "initrd")
     return Base(key, disk, "raw", disk.stat().st_size, kernel, _SLACK_BYTES)
 
 
 async def users_base(disk: Path) -> Base:
-    """A disk image of the user's: it has a boot loader, and cloud-init or something like it.
+    """A disk image of the user, which has a boot loader, and cloud-init or an equivalent.
 
-    Raises InvalidRequest, also for one that refers to other files: they would be read in its name.
+    Raises InvalidRequest, also for an image that refers to other files: QEMU would read those files of the host.
     """
-    env = {"PATH": _SEARCHED, "LC_ALL": "C"}
+    env = {"PATH": _SEARCH_PATH, "LC_ALL": "C"}
     try:
-        told = await run_command(["qemu-img", "info", "--output=json", str(disk)], timeout_s=20.0, env=env)
-        facts = json.loads(told)
+        output = await run_command(["qemu-img", "info", "--output=json", str(disk)], timeout_s=20.0, env=env)
+        facts = json.loads(output)
         form, size_bytes = str(facts["format"]), int(facts["virtual-size"])
     except (CommandFailed, KeyError, TypeError, ValueError) as error:
         raise InvalidRequest(f"{str(disk)!r} is not the disk image of a machine: {error}") from error
@@ -90,24 +90,24 @@ async def users_base(disk: Path) -> Base:
 
 
 def _stands_alone(facts: Mapping[str, Any]) -> bool:
-    """Whether an image, of which `qemu-img info` says this, is raw or qcow2 and all in one file."""
+    """Whether an image is raw or qcow2, and in a single file; `facts` is the output of `qemu-img info`."""
     if facts["format"] not in ("raw", "qcow2") or "backing-filename" in facts:
         return False
     return "data-file" not in facts.get("format-specific", {}).get("data", {})
 
 
-async def locked(path: Path, *, within_s: float) -> locks.FileLock:
-    """A lock that others may keep for as long as something takes to be built. Raises CapacityError."""
+async def wait_for_lock(path: Path, *, within_s: float) -> locks.FileLock:
+    """Acquire a lock that another process may hold for the length of a build. Raises CapacityError."""
     deadline_s = time.monotonic() + within_s
     while (lock := locks.attempt(path)) is None:
         if time.monotonic() > deadline_s:
             raise CapacityError(f"another process has held {str(path)!r} for {within_s:g} s")
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_POLL_S)
     return lock
 
 
-async def _built_once(root: DebianRoot, place: Path) -> None:
-    lock = await locked(place.with_suffix(".lock"), within_s=BUILD_TIMEOUT_S)
+async def _build_once(root: DebianRoot, place: Path) -> None:
+    lock = await wait_for_lock(place.with_suffix(".lock"), within_s=BUILD_TIMEOUT_S)
     making = place.with_suffix(".making")
     try:
         if await in_thread(place.exists):
@@ -127,20 +127,20 @@ async def _build(root: DebianRoot, making: Path) -> None:
     await in_thread(_take_kernel, packages, making)
     await in_thread(_write_ours, making / "ours.tar")
     size_bytes = packages.stat().st_size * 5 // 4 + 128 * MIB
-    env = {"PATH": _SEARCHED, "LC_ALL": "C"}
-    # An ordinary user has the ids of the files in a namespace of its own.
-    alone = [] if is_root() else ["unshare", "--map-root-user", "--map-auto", "--"]
+    env = {"PATH": _SEARCH_PATH, "LC_ALL": "C"}
+    # An ordinary user can set the files' owners only in a user namespace.
+    unshare = [] if is_root() else ["unshare", "--map-root-user", "--map-auto", "--"]
     within = ["env", "-C", str(making), "sh", "-c", _MAKE_DISK, "sh", f"{size_bytes // MIB}M"]
-    if shutil.which("mke2fs", path=_SEARCHED) is None:
+    if shutil.which("mke2fs", path=_SEARCH_PATH) is None:
         raise SubstrateUnavailable("mke2fs is not installed", hint="Debian: apt-get install e2fsprogs")
     try:
-        await run_command([*alone, *within], timeout_s=BUILD_TIMEOUT_S, env=env)
+        await run_command([*unshare, *within], timeout_s=BUILD_TIMEOUT_S, env=env)
     except CommandFailed as error:
-        raise SubstrateFailed(f"the disk of the base could not be made: {error}") from error
+        raise SubstrateFailed(f"the base disk could not be made: {error}") from error
 
 
 def _take_kernel(packages: Path, making: Path) -> None:
-    """Of the packages, the kernel, and a first root with the modules that it needs."""
+    """Extract the kernel from the packages, and write an initrd with the modules that it needs."""
     with tarfile.open(packages) as archive:
         members = {member.name.removeprefix("./"): member for member in archive if member.isfile()}
 
@@ -153,9 +153,9 @@ def _take_kernel(packages: Path, making: Path) -> None:
         modules = next(name for name in members if name.endswith("/modules.dep")).removesuffix("modules.dep")
         order = debian.load_order(debian.MODULES, content(f"{modules}modules.dep").decode())
         busybox = next(name for name in members if name.endswith("bin/busybox"))
-        first_root = debian.initrd(content(busybox), [content(f"{modules}{name}") for name in order])
+        initrd = debian.initrd(content(busybox), [content(f"{modules}{name}") for name in order])
         (making / "vmlinuz").write_bytes(content(found))
-        (making / "initrd").write_bytes(first_root)
+        (making / "initrd").write_bytes(initrd)
 
 
 def _write_ours(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The blocking calls of a cloud's driver: in threads, one at a time, and each within its time."""
+"""Runs the blocking calls of a cloud driver in threads, one at a time, each with a timeout."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from typing import Any, Final, TypeVar
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
 
 CALL_TIMEOUT_S: Final = 120.0
-TURN_TIMEOUT_S: Final = 600.0
+QUEUE_TIMEOUT_S: Final = 600.0
 T = TypeVar("T")
 
 
 class Calls:
-    """Drivers are not made for many calls at once. What was begun goes on and has its turn until it is really done."""
+    """The calls to one cloud driver, one at a time, because drivers are not thread-safe.
+
+    A thread cannot be stopped: a call that timed out or was cancelled still runs to its end, and the next call waits.
+    """
 
     def __init__(self, hide: Callable[[str], str]) -> None:
-        """`hide` takes out of a driver's words what nobody may read."""
+        """`hide` removes secrets from a driver's error message."""
         self._hide = hide
-        self._turn = asyncio.Lock()
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._lock = asyncio.Lock()
+        self._running_calls: set[asyncio.Future[Any]] = set()
+        self._late_calls: set[asyncio.Task[None]] = set()
 
     async def call(self, work: Callable[[], T], *, late: Callable[[T], Awaitable[None]] | None = None) -> T:
-        """What `work` returns. If nobody waits for it any more, `late` deals with it when it comes after all.
+        """Run `work` in a thread and return its result.
 
-        Cancelled before its turn, nothing was begun; afterwards, this waits for its end as long as for an answer.
-        Raises DeadlineExceeded; SubstrateFailed for what the driver raises; errors of our own as they are.
+        If the caller is cancelled or the call times out, `late` is called with the result when it arrives. If the
+        caller is cancelled before `work` starts, `work` never runs; if it is cancelled later, this waits up to
+        `CALL_TIMEOUT_S` for the end. Raises DeadlineExceeded; SubstrateFailed for the driver's errors; Dutyfree's own
+        errors unchanged.
         """
         try:
-            async with asyncio.timeout(TURN_TIMEOUT_S):
-                await self._turn.acquire()
+            async with asyncio.timeout(QUEUE_TIMEOUT_S):
+                await self._lock.acquire()
         except TimeoutError:
-            raise DeadlineExceeded(f"the cloud was busy with other calls for {TURN_TIMEOUT_S:g} s") from None
-        running = self._begun(work)
+            raise DeadlineExceeded(f"other calls to the cloud took more than {QUEUE_TIMEOUT_S:g} s") from None
+        running = self._submit(work)
         try:
             done, _ = await asyncio.wait([running], timeout=CALL_TIMEOUT_S)
         except asyncio.CancelledError:
@@ -49,41 +54,41 @@ class Calls:
             return running.result()
         if isinstance(error, DutyfreeError) or not isinstance(error, Exception):
             raise error
-        # A driver's errors have no common root, and may tell addresses with credentials in them: none is passed on.
+        # Drivers' errors have no common base class, and may contain URLs with credentials: so no cause is chained.
         raise SubstrateFailed(f"the cloud refused: {type(error).__name__}: {self._hide(str(error)):.300}")
 
     async def settle(self, *, within_s: float) -> None:
-        """Return when nothing is under way any more, late results included. Raises DeadlineExceeded."""
+        """Wait until no call runs, and all late results are handled. Raises DeadlineExceeded."""
         try:
             async with asyncio.timeout(within_s):
-                while busy := {*self._under_way, *self._abandoned}:
+                while busy := {*self._running_calls, *self._late_calls}:
                     await asyncio.wait(busy)
         except TimeoutError:
             raise DeadlineExceeded(f"the cloud did not answer all calls within {within_s:g} s") from None
 
-    def _begun(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
         def done(running: asyncio.Future[T]) -> None:
-            self._under_way.discard(running)
-            self._turn.release()
+            self._running_calls.discard(running)
+            self._lock.release()
 
         try:
             running = asyncio.get_running_loop().run_in_executor(None, work)
         except BaseException:
-            self._turn.release()
+            self._lock.release()
             raise
-        self._under_way.add(running)
+        self._running_calls.add(running)
         running.add_done_callback(done)
         return running
 
     def _abandon(self, running: asyncio.Future[T], late: Callable[[T], Awaitable[None]] | None) -> asyncio.Task[None]:
-        seeing = asyncio.create_task(_seen_to(running, late))
-        self._abandoned.add(seeing)
-        seeing.add_done_callback(self._abandoned.discard)
-        return seeing
+        handling = asyncio.create_task(_handle_late(running, late))
+        self._late_calls.add(handling)
+        handling.add_done_callback(self._late_calls.discard)
+        return handling
 
 
-async def _seen_to(running: asyncio.Future[T], late: Callable[[T], Awaitable[None]] | None) -> None:
+async def _handle_late(running: asyncio.Future[T], late: Callable[[T], Awaitable[None]] | None) -> None:
     await asyncio.wait([running])
     if not running.cancelled() and running.exception() is None and late is not None:
-        with suppress(DutyfreeError):  # what could not be dealt with is found when the substrate closes
+        with suppress(DutyfreeError):  # a machine that `late` could not destroy is destroyed when the substrate closes
             await late(running.result())

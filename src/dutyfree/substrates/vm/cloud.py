@@ -1,4 +1,4 @@
-"""Machines of a cloud, through Apache Libcloud."""
+"""Makes machines in a cloud, through Apache Libcloud."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
 
 PREFIX: Final = "dutyfree-"
-"""Before the claim and a random mark in the names of our machines."""
+"""Machines are named dutyfree-CLAIM-RANDOM."""
 KIND: Final = "vm-cloud"
 """Of their claims: whoever finds a dead one must be able to look into its cloud before it is forgotten."""
 CLOSE_TIMEOUT_S: Final = 300.0
 _POLL_S: Final = 2.0
 _NOTE: Final = ".ordered"
-"""Ends the name of the file in the claim's directory that is there as long as the machine may be."""
+"""The suffix of note files: the claim's directory has a note for each machine that may exist."""
 _REASONS: Final = {
-    Capability.LIMIT_MEMORY: "the machine has what its size gives it",
-    Capability.LIMIT_CPU: "the machine has what its size gives it",
-    Capability.LIMIT_PIDS: "a machine's kernel counts processes for the machine alone",
-    Capability.LIMIT_DISK: "the machine has what its size gives it",
-    Capability.DENY_NETWORK: "the cloud's own rules say what the machine reaches",
+    Capability.LIMIT_MEMORY: "the cloud's machine size sets it",
+    Capability.LIMIT_CPU: "the cloud's machine size sets it",
+    Capability.LIMIT_PIDS: "a machine's kernel has a limit for the whole machine only",
+    Capability.LIMIT_DISK: "the cloud's machine size sets it",
+    Capability.DENY_NETWORK: "the cloud's firewall rules set it",
 }
 
 
 class CloudNode(Node):
-    """One machine of the cloud's."""
+    """One machine in the cloud."""
 
     def __init__(self, destroy: Callable[[], Awaitable[None]], login: Login) -> None:
         self._destroy = destroy
@@ -51,7 +51,7 @@ class CloudNode(Node):
         self.login = login
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Nobody tells: the connection's own questions go unanswered."""
+        """Never calls `listener`: the cloud reports no deaths. The SSH connection's keep-alive detects them."""
 
     async def end(self) -> None:
         ending = self._ending
@@ -61,10 +61,10 @@ class CloudNode(Node):
 
 
 class CloudProvider(Provider):
-    """Machines of one size from one image. Each is named after our claim, and destroyed when it ends.
+    """Makes cloud machines of one size from one image. Each is named after our claim, and destroyed at its end.
 
-    What a killed process left is destroyed by the next one on the same machine, by the notes in the claim's directory:
-    while there is none, it goes on costing money.
+    If this process is killed, the next process on the same host destroys its machines, by the notes in the claim's
+    directory. Until such a process runs, the machines keep costing money.
     """
 
     claims_kind = KIND
@@ -89,10 +89,10 @@ class CloudProvider(Provider):
 
     async def open(self, claim: Claim) -> None:
         if self._config.user_data is not None:
-            self._public_key = await in_thread(_public_half, self._config.private_key)
+            self._public_key = await in_thread(_public_key_of, self._config.private_key)
         self._calls = calls = Calls(self._config.hide)
-        self._driver = driver = await calls.call(self._connected)
-        self._choice = await calls.call(lambda: self._chosen(driver))
+        self._driver = driver = await calls.call(self._connect)
+        self._choice = await calls.call(lambda: self._choose(driver))
         await _clean_up(calls, driver)
         self._claim = claim
 
@@ -111,17 +111,17 @@ class CloudProvider(Provider):
             with marks.step(Phase.CREATE, "boot"):
                 host = await self._address(calls, driver, made)
                 login = self._login(claim, host, name, identity)
-                await ssh.answered(host, login.port, within_s=self._config.boot_timeout_s, check=lambda: None)
+                await ssh.wait_for_server(host, login.port, within_s=self._config.boot_timeout_s, check=lambda: None)
         except BaseException:
             await asyncio.shield(destroy(made))
             raise
         node = CloudNode(functools.partial(destroy, made), login)
-        node.unenforced = _lacking(spec)
+        node.unenforced = _unenforced(spec)
         return node
 
     async def close(self) -> None:
-        """Raises SubstrateFailed, DeadlineExceeded where machines may be left: the claim's directory must stay then."""
-        claim, self._claim = self._claim, None  # orders that have not had their turn yet are refused from now on
+        """Raises SubstrateFailed, DeadlineExceeded if machines may be left: the claim's directory must stay then."""
+        claim, self._claim = self._claim, None  # from now on, `order` refuses calls that still wait in the queue
         calls, driver = self._calls, self._driver
         if calls is None:
             return
@@ -148,7 +148,7 @@ class CloudProvider(Provider):
         return order
 
     async def _identity(self, claim: Claim, name: str, hostname: str) -> Identity | None:
-        """Where the cloud carries user data: a key by which the machine is known."""
+        """A host key for the new machine, if the cloud passes user data to machines; else None."""
         if self._config.user_data is None:
             return None
         key = claim.directory / name
@@ -162,7 +162,7 @@ class CloudProvider(Provider):
         return Login(host, port, self._config.user, self._config.private_key, known_hosts, trust_first=identity is None)
 
     async def _address(self, calls: Calls, driver: Any, made: Any) -> str:
-        """The machine's address, once it has one."""
+        """Wait until the machine has an address, and return it."""
         try:
             async with asyncio.timeout(self._config.boot_timeout_s):
                 while True:
@@ -173,9 +173,9 @@ class CloudProvider(Provider):
                     known = await calls.call(driver.list_nodes)
                     made = next((node for node in known if node.id == made.id), made)
         except TimeoutError:
-            raise DeadlineExceeded(f"the cloud gave machine {made.name!r} no address") from None
+            raise DeadlineExceeded(f"the cloud assigned no address to machine {made.name!r}") from None
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         try:
             providers = importlib.import_module("libcloud.compute.providers")
         except ImportError as error:
@@ -184,25 +184,25 @@ class CloudProvider(Provider):
         try:
             return providers.get_driver(self._config.provider)(**self._config.driver)
         except (AttributeError, TypeError, ValueError) as error:
-            told = self._config.hide(str(error))
-        raise InvalidRequest(f"Libcloud has no such provider, or it wants other arguments: {told:.300}")
+            reason = self._config.hide(str(error))
+        raise InvalidRequest(f"Libcloud does not know the provider, or it needs other arguments: {reason:.300}")
 
-    def _chosen(self, driver: Any) -> tuple[Any, Any, Any]:
-        image = _named(driver.list_images(), self._config.image, "image")
-        size = _named(driver.list_sizes(), self._config.size, "size")
+    def _choose(self, driver: Any) -> tuple[Any, Any, Any]:
+        image = _find(driver.list_images(), self._config.image, "image")
+        size = _find(driver.list_sizes(), self._config.size, "size")
         wanted = self._config.location
-        location = None if wanted is None else _named(driver.list_locations(), wanted, "location")
+        location = None if wanted is None else _find(driver.list_locations(), wanted, "location")
         return image, size, location
 
 
-def _named(known: Iterable[Any], wanted: str, what: str) -> Any:
+def _find(known: Iterable[Any], wanted: str, what: str) -> Any:
     for each in known:
         if wanted in (str(each.id), each.name):
             return each
     raise InvalidRequest(f"the cloud has no {what} {wanted!r}")
 
 
-def _public_half(private_key: Path) -> str:
+def _public_key_of(private_key: Path) -> str:
     path = Path(f"{private_key}.pub")
     try:
         return path.read_text().strip()
@@ -212,23 +212,24 @@ def _public_half(private_key: Path) -> str:
 
 
 async def _destroy(calls: Calls, driver: Any, note: Path, node: Any) -> None:
-    """Raises SubstrateFailed, DeadlineExceeded. The note is there until the machine is known to be gone."""
+    """Destroy a machine, and remove its note once the machine is gone. Raises SubstrateFailed, DeadlineExceeded."""
 
     def work() -> None:
         failure: Exception | None = None
         try:
             destroyed = driver.destroy_node(node)
-        except Exception as error:  # a driver's errors have no common root
+        except Exception as error:  # drivers' errors have no common base class
             destroyed, failure = False, error
         if not destroyed and any(each.id == node.id for each in driver.list_nodes()):
-            raise failure or SubstrateFailed(f"the cloud did not destroy machine {node.name!r}", hint="see its console")
+            hint = "look at the cloud's console"
+            raise failure or SubstrateFailed(f"the cloud did not destroy machine {node.name!r}", hint=hint)
         note.unlink(missing_ok=True)
 
     await calls.call(work)
 
 
 async def _destroy_ordered(calls: Calls, driver: Any, directories: Iterable[Path]) -> None:
-    """Destroy the machines of this cloud that were ordered, as these claims' directories say. Raises as `_destroy`."""
+    """Destroy this cloud's machines for which these claims' directories have notes. Raises as `_destroy` does."""
     notes = {note.name.removesuffix(_NOTE): note for each in directories for note in each.glob(f"*{_NOTE}")}
     for node in await calls.call(driver.list_nodes) if notes else ():
         if isinstance(node.name, str) and node.name in notes:
@@ -260,7 +261,7 @@ def _dead(locked: ExitStack) -> list[Path]:
     return found
 
 
-def _lacking(spec: SandboxSpec) -> tuple[Unenforced, ...]:
+def _unenforced(spec: SandboxSpec) -> tuple[Unenforced, ...]:
     wanted = spec.resources
     asked = {
         Capability.LIMIT_MEMORY: wanted.memory_bytes is not None,

@@ -1,4 +1,4 @@
-"""Which cloud, which machines there, and as whom: a TOML file.
+"""The configuration of the cloud provider, a TOML file: the cloud, the kind of machine, and the login.
 
 ::
 
@@ -7,8 +7,8 @@
     image = "ami-0123456789abcdef0"     # by id or by name; so are sizes and locations
     size = "t3.small"
     location = "us-east-1a"             # optional
-    user = "admin"                      # root, or one who may use sudo without a password
-    private_key = "~/.ssh/rollouts"     # of the key pair that the image lets in
+    user = "admin"                      # root, or a user with sudo and no password
+    private_key = "~/.ssh/rollouts"     # of a key pair that the image accepts
     user_data = "ex_userdata"           # optional: the driver's name for cloud-init's user data, see below
 
     [cloud.driver]                      # the driver's own arguments; $NAME is taken from the environment
@@ -19,8 +19,8 @@
     [cloud.node]                        # further arguments of its create_node
     ex_keyname = "rollouts"
 
-With `user_data`, each machine is given a key of its own by which it is known; otherwise the key that it shows first is
-believed.
+With `user_data`, each machine gets its own SSH host key, which is checked; without it, the first host key that a
+machine shows is trusted.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from urllib.parse import quote, quote_plus
 from dutyfree.errors import InvalidRequest
 
 VARIABLE = "DUTYFREE_CLOUD"
-"""Names the file where nothing else does."""
+"""The environment variable with the file's path, for substrates without `config=`."""
 MAX_FILE_BYTES = 1024 * 1024
 _PLACES = frozenset({"region", "host", "path", "datacenter", "project", "location", "zone", "api_version"})
 
 
 @dataclass(frozen=True, slots=True)
 class CloudConfig:
-    """See the top of the file."""
+    """The content of the file; the module's docstring explains the fields."""
 
     provider: str
     image: str
@@ -57,10 +57,10 @@ class CloudConfig:
     driver: Mapping[str, Any] = field(default_factory=dict, repr=False)
     node: Mapping[str, Any] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Values of the two tables that nobody may read in a message."""
+    """Values of the two tables that no message may contain."""
 
     def hide(self, text: str) -> str:
-        """The text without secrets, however an address would have quoted them."""
+        """The text with secrets replaced by ***, also where a URL has them percent-encoded."""
         forms = {form for each in self.secrets for form in (each, quote(each), quote(each, safe=""), quote_plus(each))}
         for form in sorted(forms, key=len, reverse=True):
             text = text.replace(form, "***")
@@ -68,10 +68,11 @@ class CloudConfig:
 
 
 def read(path: str | Path | None, environment: Mapping[str, str] = os.environ) -> CloudConfig:
-    """The file's content, with what it takes from the environment. Raises InvalidRequest."""
+    """Read the file, and take its $NAME values from the environment. Raises InvalidRequest."""
     chosen = path or environment.get(VARIABLE)
     if not chosen:
-        raise InvalidRequest("nothing says which cloud", hint=f"give config=FILE, or let {VARIABLE} name the file")
+        hint = f"pass config=FILE, or set {VARIABLE} to the file's path"
+        raise InvalidRequest("no configuration says which cloud to use", hint=hint)
     try:
         with Path(chosen).expanduser().open("rb") as file:
             document = tomllib.loads(file.read(MAX_FILE_BYTES).decode())
@@ -81,7 +82,7 @@ def read(path: str | Path | None, environment: Mapping[str, str] = os.environ) -
 
 
 def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudConfig:
-    """What a parsed file means. Raises InvalidRequest for anything missing, unknown, or of the wrong kind."""
+    """The configuration in a parsed file. Raises InvalidRequest for a missing, unknown or wrongly typed value."""
     cloud = document.get("cloud")
     if not isinstance(cloud, dict):
         raise InvalidRequest("the file has no table [cloud]")
@@ -91,12 +92,12 @@ def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudC
     }  # fmt: skip
     for name, value in cloud.items():
         if name not in kinds:
-            raise InvalidRequest(f"[cloud] has no {name!r}", hint=f"there are: {', '.join(kinds)}")
+            raise InvalidRequest(f"[cloud] has an unknown field {name!r}", hint=f"the fields are: {', '.join(kinds)}")
         if not isinstance(value, kinds[name]):  # type: ignore[arg-type]
-            raise InvalidRequest(f"{name!r} in [cloud] is of the wrong kind: {value!r:.80}")
+            raise InvalidRequest(f"{name!r} in [cloud] has the wrong type: {value!r:.80}")
     missing = [name for name in ("provider", "image", "size", "private_key") if not cloud.get(name)]
     if missing:
-        raise InvalidRequest(f"[cloud] does not say: {', '.join(missing)}")
+        raise InvalidRequest(f"[cloud] lacks: {', '.join(missing)}")
     values = dict(cloud)
     values["private_key"] = Path(values["private_key"]).expanduser()
     for table in ("driver", "node"):
@@ -105,7 +106,7 @@ def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudC
 
 
 def _secrets(written: Mapping[str, Any], values: Mapping[str, Any]) -> frozenset[str]:
-    """All that the driver is given, but for what only says where; and all that came from the environment."""
+    """All arguments of the driver except locations (`_PLACES`), and all values that came from the environment."""
     found = {value for name, value in values["driver"].items() if name not in _PLACES}
     for table in ("driver", "node"):
         of_environment = (name for name, value in written.get(table, {}).items() if str(value).startswith("$"))
@@ -117,5 +118,5 @@ def _expanded(value: Any, environment: Mapping[str, str]) -> Any:
     if not isinstance(value, str) or not value.startswith("$"):
         return value
     if value[1:] not in environment:
-        raise InvalidRequest(f"the environment has no {value[1:]!r}, which the cloud's file speaks of")
+        raise InvalidRequest(f"the environment has no {value[1:]!r}, which the cloud configuration refers to")
     return environment[value[1:]]

@@ -1,4 +1,4 @@
-"""What our own base is made of: a Debian with systemd and SSH, and without what nobody needs in a sandbox. Pure."""
+"""The content of our own base: a Debian with systemd and SSH, without services that sandboxes do not need. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KERNEL_PACKAGE: Final = "linux-image-cloud-amd64"
 NEEDED: Final = ("busybox-static", "iproute2", "kmod", "openssh-server", "systemd-sysv", "udev", KERNEL_PACKAGE)
 USUAL: Final = ("ca-certificates", "git", "procps", "python3")
 MODULES: Final = ("virtio_pci", "virtio_blk", "virtio_net", "virtio-rng")
-"""What the kernel needs before its root is there, and what would otherwise wait for udev."""
+"""Modules that the kernel needs to mount its root, and modules that would otherwise load only after udev starts."""
 DISK: Final = "/dev/vda"
 _VERSION: Final = 2
 
@@ -132,7 +132,8 @@ _MASKED: Final = [
     "systemd-modules-load.service",
     "systemd-network-generator.service",
 ]
-"""Nobody logs in at a console, nothing is kept over a boot, and the disk lives no longer than the machine."""
+"""Units that sandboxes do not need: no user logs in at a console, nothing is kept across boots, and the disk is removed
+with the machine."""
 _LINKS: Final = {
     "etc/machine-id": "/run/machine-id",
     "etc/systemd/system/default.target": "/lib/systemd/system/multi-user.target",
@@ -161,23 +162,23 @@ exec $b switch_root /root /sbin/init
 
 
 def files() -> dict[str, tuple[bytes, int]]:
-    """What is put over the packages: content and mode, by path."""
+    """The files to write over the packages: content and mode, by path."""
     return {path: (content.encode(), mode) for path, (content, mode) in _FILES.items()}
 
 
 def links() -> dict[str, str]:
-    """The symbolic links that are put over the packages, by path."""
+    """The symbolic links to make over the packages, by path."""
     return dict(_LINKS)
 
 
 def base_key(packages: tuple[str, ...], mirrors: tuple[str, ...]) -> str:
-    """Names a base by all that it is made from, but for what the mirrors hold that day."""
+    """The digest that names a base: it covers all inputs except the packages' current versions on the mirrors."""
     parts = (_VERSION, SUITE, sorted(packages), mirrors, sorted(_FILES.items()), sorted(_LINKS.items()), _INIT, MODULES)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def load_order(wanted: tuple[str, ...], dependencies: str) -> list[str]:
-    """The modules to load, each after what it needs, from the text of the kernel's `modules.dep`."""
+    """The paths of the modules to load, each after its dependencies; `dependencies` is the text of `modules.dep`."""
     needs: dict[str, list[str]] = {}
     for line in dependencies.splitlines():
         path, _, rest = line.partition(":")
@@ -192,7 +193,7 @@ def load_order(wanted: tuple[str, ...], dependencies: str) -> list[str]:
 
 
 def initrd(busybox: bytes, modules: list[bytes]) -> bytes:
-    """A first root that loads the modules, mounts the disk, and hands over to what is there."""
+    """An initrd that loads the modules, mounts the disk, and starts the init on the disk."""
     entries: list[tuple[str, int, bytes]] = [(name, 0o40755, b"") for name in ("bin", "dev", "modules", "proc", "root")]
     entries += [("bin/busybox", 0o100755, busybox), ("init", 0o100755, _INIT.encode())]
     entries += [(f"modules/{number:02}", 0o100644, content) for number, content in enumerate(modules)]

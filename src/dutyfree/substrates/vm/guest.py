@@ -1,4 +1,4 @@
-"""Our guest in a machine: put there once over SSH, and started through it."""
+"""Installs our guest in a machine over SSH, and starts it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ exec perl -e '
     ioctl($random, 0x5207, 0) or die $!;
 '
 """
-"""RNDADDENTROPY and RNDRESEEDCRNG: what is drawn from now on depends on the seed."""
+"""The ioctls are RNDADDENTROPY and RNDRESEEDCRNG: random numbers depend on the new seed from then on."""
 
 
 async def install(login: Login) -> None:
-    """Put the guest into the machine. Raises SubstrateFailed, DeadlineExceeded."""
+    """Copy the guest to the machine. Raises SubstrateFailed, DeadlineExceeded."""
     line = login.as_root("sh", "-c", _RECEIVE)
     await ssh.send_file(login, native.guest_path(), line, timeout_s=INSTALL_TIMEOUT_S)
 
 
 async def start(login: Login, *, shared: Path | None = None, sharing: bool = False, leaves: bool = False) -> Channel:
-    """Start a guest through a connection of its own, or a shared one. Raises as `channel_through` does.
+    """Start a guest through a new SSH connection, or through the shared one. Raises as `channel_through` does.
 
-    `leaves`: what its actions leave in the background outlives it.
+    `leaves`: background processes of its actions keep running when the guest ends.
     """
     words = (PLACE, "--stdio", "--leave") if leaves else (PLACE, "--stdio")
     argv = login.argv(login.as_root(*words), shared=shared, sharing=sharing)
@@ -55,7 +55,7 @@ async def start(login: Login, *, shared: Path | None = None, sharing: bool = Fal
 
 
 async def renew(channel: Channel, hostname: str) -> None:
-    """Give a machine that goes on from a saved moment a clock, a name, random numbers and a disk of its own.
+    """Set the clock, the hostname, the random seed and the disk size of a machine that was restored.
 
     Raises SubstrateFailed, and as `Sandbox.run` does.
     """
@@ -64,4 +64,4 @@ async def renew(channel: Channel, hostname: str) -> None:
     command = ["/bin/sh", "-c", _RENEW, "sh", *words]
     seen = await runner.run(Action(command, stdin=secrets.token_bytes(64), timeout_s=_RENEW_TIMEOUT_S))
     if not seen.ok:
-        raise SubstrateFailed(f"a machine did not take its identity: {seen.stderr[-200:]!r}")
+        raise SubstrateFailed(f"the identity of a restored machine could not be set: {seen.stderr[-200:]!r}")

@@ -1,4 +1,4 @@
-"""Machines of this machine's own QEMU."""
+"""Makes machines with QEMU on this host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KIND: Final = "vm"
 """Of the claims of local machines."""
 BOOT_TIMEOUT_S: Final = 300.0
 SAVED_DISK_BYTES: Final = MIB
-"""The disk of a machine that goes on from a saved moment grows then: one saved machine serves for all sizes."""
+"""Free disk space of a saved machine. Restoring sets the requested size, so that one saved machine serves all sizes."""
 _TOOL_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 _TOOL_TIMEOUT_S: Final = 30.0
 
@@ -67,7 +67,7 @@ class LocalNode(Node):
 
 
 class LocalProvider(Provider):
-    """A q35 with firmware, a disk, a seed and a network card, from our own base or from the user's."""
+    """Makes QEMU q35 machines with firmware, a disk, a seed disk and a network card, from our base or the user's."""
 
     claims_kind = KIND
 
@@ -80,12 +80,12 @@ class LocalProvider(Provider):
         boot: Boot = Boot.COLD,
         accelerator: str | None = None,
     ) -> None:
-        """`directory`: where bases and saved machines are kept, and live ones have their disks.
+        """`directory`: for bases, saved machines, and the disks of live machines.
 
-        `accelerator`: `kvm` or `tcg`; None finds out which, but for the user's base, which is emulated then.
+        `accelerator`: `kvm` or `tcg`. None chooses `kvm` where it works, but always `tcg` for a base of the user.
         """
         self.accelerator = accelerator or EMULATED
-        self._wants_best = accelerator is None
+        self._detect_accelerator = accelerator is None
         self._directory = directory
         self._users_base = base
         self._packages = packages
@@ -95,12 +95,12 @@ class LocalProvider(Provider):
         self._base: Base | None = None
         self._saved: SavedMachines | None = None
         if base is not None and boot is Boot.RESTORE:
-            raise InvalidRequest("only machines of our own base can go on from a saved moment", hint="leave out base=")
+            raise InvalidRequest("boot='restore' works only with Dutyfree's own base", hint="leave out base=")
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         networks = {Capability.DENY_NETWORK, Capability.BRIDGE_NETWORK}
-        # How much of it is free is known of our own base alone.
+        # The free space is known only for our own base.
         disk = {Capability.LIMIT_DISK} if self._users_base is None else set()
         return frozenset({*networks, *disk, Capability.HOST_PROCESSES})
 
@@ -111,20 +111,20 @@ class LocalProvider(Provider):
                     f"there is no program {program!r}", hint=f"Debian: apt-get install {package}"
                 )
         try:
-            told = await run_command(["qemu-system-x86_64", "--version"], timeout_s=20.0, env={"PATH": os.defpath})
+            output = await run_command(["qemu-system-x86_64", "--version"], timeout_s=20.0, env={"PATH": os.defpath})
         except CommandFailed as error:
-            raise SubstrateUnavailable(f"QEMU cannot say its version: {error}") from error
-        self.version = told.partition("\n")[0]
+            raise SubstrateUnavailable(f"QEMU does not print its version: {error}") from error
+        self.version = output.partition("\n")[0]
         self._claim = claim
         await in_thread(self._prepare, claim)
         if self._users_base is not None:
             self._base = await users_base(self._users_base)
         else:
             self._base = await own_base(self._directory, self._packages)
-        if self._wants_best and self._base.kernel is not None:
-            self.accelerator = await acceleration.found(self._base.kernel, self._directory)
+        if self._detect_accelerator and self._base.kernel is not None:
+            self.accelerator = await acceleration.detect(self._base.kernel, self._directory)
         if self._boot is Boot.RESTORE:
-            self._saved = SavedMachines(self._directory, self._base, self.accelerator, self.version, self._cold)
+            self._saved = SavedMachines(self._directory, self._base, self.accelerator, self.version, self._boot_cold)
 
     def _prepare(self, claim: Claim) -> None:
         live = self._directory / "live"
@@ -136,7 +136,7 @@ class LocalProvider(Provider):
             claims.forget(directory)
         for making in self._directory.glob("*.making"):
             lock = locks.attempt(making.with_suffix(".lock"))
-            if lock is not None:  # whoever made it is dead
+            if lock is not None:  # the process that was making it is dead
                 remove_tree(making)
                 lock.release(remove=True)
         (live / claim.name).mkdir(mode=0o700)
@@ -145,16 +145,16 @@ class LocalProvider(Provider):
         assert self._claim is not None
         hardware = hardware_for(spec.resources)
         if self._saved is None:
-            node = await self._cold(hardware, spec.hostname, spec.network, marks, None)
+            node = await self._boot_cold(hardware, spec.hostname, spec.network, marks, None)
         else:
             node = await self._from_saved(self._saved, hardware, spec, marks)
         node.unenforced = unenforced_by(spec, hardware, knows_disk=self._users_base is None)
         return node
 
-    async def _cold(
+    async def _boot_cold(
         self, hardware: Hardware, hostname: str, network: Network, marks: Marks, memory: Memory | None
     ) -> LocalNode:
-        """A machine that boots as a new one does."""
+        """Boot a new machine."""
         assert self._base is not None
         directory = self._new_directory()
         try:
@@ -170,9 +170,9 @@ class LocalProvider(Provider):
                 )  # fmt: skip
                 machine = await self._start(argv, directory)
                 try:
-                    login = await reached(machine, directory, key, identity.host_key_public)
+                    login = await login_to(machine, directory, key, identity.host_key_public)
                     check = _still_running(machine)
-                    await ssh.answered(login.host, login.port, within_s=BOOT_TIMEOUT_S, check=check)
+                    await ssh.wait_for_server(login.host, login.port, within_s=BOOT_TIMEOUT_S, check=check)
                 except BaseException:
                     await asyncio.shield(machine.end())
                     raise
@@ -188,26 +188,26 @@ class LocalProvider(Provider):
         with marks.step(Phase.CREATE, "saved"):
             saved = await machines.get(wanted)
         try:
-            return await self._restored(saved, hardware, spec, marks)
+            return await self._restore(saved, hardware, spec, marks)
         except (SubstrateFailed, FileNotFoundError):
             if saved.state.exists():
                 raise
-        # Another process has made room for its own just then.
+        # Another process removed the saved machine to make room for its own.
         with marks.step(Phase.CREATE, "saved"):
             saved = await machines.get(wanted)
         try:
-            return await self._restored(saved, hardware, spec, marks)
+            return await self._restore(saved, hardware, spec, marks)
         except FileNotFoundError as error:
             raise SubstrateFailed(f"a saved machine is gone: {error}") from error
 
-    async def _restored(self, saved: Saved, hardware: Hardware, spec: SandboxSpec, marks: Marks) -> LocalNode:
-        """A machine that goes on from the saved moment, with a disk of its own over the saved one."""
+    async def _restore(self, saved: Saved, hardware: Hardware, spec: SandboxSpec, marks: Marks) -> LocalNode:
+        """Restore a saved machine, with a new disk over the saved disk."""
         assert self._base is not None
         directory = self._new_directory()
         try:
             with marks.step(Phase.CREATE, "disk"):
                 key = directory / "key"
-                await in_thread(_copy_key, saved.key, key)  # the saved one may go while this machine lives
+                await in_thread(_copy_key, saved.key, key)  # the saved machine may be removed while this one runs
                 host_key, machine_id = saved.host_key_public, saved.machine_id
                 drives = Drives(directory / "disk.qcow2", saved.seed)
                 await overlay(drives.disk, saved.disk, "qcow2", None)
@@ -225,7 +225,7 @@ class LocalProvider(Provider):
                 try:
                     await restore(machine, state_fd)
                     await machine.command("block_resize", device="disk", size=self._disk_bytes(hardware))
-                    login = await reached(machine, directory, key, host_key)
+                    login = await login_to(machine, directory, key, host_key)
                 except BaseException:
                     await asyncio.shield(machine.end())
                     raise
@@ -264,7 +264,7 @@ class LocalProvider(Provider):
 
 
 async def overlay(disk: Path, over: Path, form: str, size_bytes: int | None) -> None:
-    """An empty qcow2 over another disk, as big as that one unless it is said."""
+    """Make an empty qcow2 disk over another disk; without `size_bytes`, of the same size."""
     size = [] if size_bytes is None else [str(size_bytes)]
     command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(over), "-F", form, str(disk), *size]
     try:
@@ -273,10 +273,10 @@ async def overlay(disk: Path, over: Path, form: str, size_bytes: int | None) -> 
         raise SubstrateFailed(f"the machine's disk could not be made: {error}") from error
 
 
-async def reached(machine: Machine, directory: Path, key: Path, host_key: str) -> Login:
-    """How to log in: the port that QEMU has chosen, and the key that the machine must show there."""
-    told = await machine.command("human-monitor-command", command_line="info usernet")
-    port = forwarded_port(told if isinstance(told, str) else "")
+async def login_to(machine: Machine, directory: Path, key: Path, host_key: str) -> Login:
+    """The login for a machine: the port that QEMU forwards, and the host key that the machine must show there."""
+    usernet = await machine.command("human-monitor-command", command_line="info usernet")
+    port = forwarded_port(usernet if isinstance(usernet, str) else "")
     if port is None:
         raise SubstrateFailed("QEMU does not forward a port to the machine")
     known_hosts = directory / "known_hosts"
@@ -287,7 +287,7 @@ async def reached(machine: Machine, directory: Path, key: Path, host_key: str) -
 def _still_running(machine: Machine) -> Callable[[], None]:
     def check() -> None:
         if not machine.alive:
-            raise SubstrateFailed(f"the machine ended while it booted: {machine.last_words or 'QEMU said nothing'}")
+            raise SubstrateFailed(f"the machine ended while it booted: {machine.stderr_tail or 'QEMU wrote no error'}")
 
     return check
 

@@ -1,4 +1,4 @@
-"""What a machine is made of, and the command line that makes QEMU be it. Pure."""
+"""The plan of a machine: its hardware, and QEMU's command line. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dutyfree.model import Capability, Network, Resources, SandboxSpec, Unenforc
 
 MIB: Final = 1024 * 1024
 LEAST_MEMORY_BYTES: Final = 256 * MIB
-"""Less than this a whole Debian does not boot in."""
+"""A complete Debian does not boot with less."""
 DEFAULT_MEMORY_BYTES: Final = 2048 * MIB
 DEFAULT_DISK_BYTES: Final = 8192 * MIB
 MAX_CPUS: Final = 64
@@ -22,18 +22,18 @@ ACCELERATORS: Final = ("kvm", EMULATED)
 _CONFINED: Final = "on,obsolete=deny,elevateprivileges=deny,resourcecontrol=deny"
 _CONSOLE: Final = "console=ttyS0 quiet systemd.show_status=0 net.ifnames=0"
 _EMULATED_CLOCK: Final = "nokaslr clocksource=hpet tsc=reliable tsc_early_khz=1000000 lpj=4000000"
-"""Calibrating against emulated time hangs now and then. What is said of the time stamp counter instead is not true, so
-that nothing may tell the time by it."""
+"""The kernel skips calibration of the time stamp counter, which sometimes hangs in emulation. The frequency given
+instead is not the real one, so the clock source is the HPET."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Whole amounts, as machines have them."""
+    """The hardware of a machine: whole CPUs and whole MiB."""
 
     memory_bytes: int
     cpus: int
     disk_bytes: int
-    """Room for what is written, beside what the base holds."""
+    """Free space on the disk, in addition to the base's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A file in the place of anonymous memory: `shared` to be saved, otherwise written to by nobody."""
+    """A file as the machine's memory. With `shared`, the machine writes to it, so that it can be saved; else never."""
 
     file: Path
     shared: bool
@@ -54,14 +54,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Drives:
-    """The disk, a qcow2 over the base, and the directory that is shown as the seed's disk."""
+    """The disk (a qcow2 over the base), and the directory that the machine sees as its seed disk."""
 
     disk: Path
     seed: Path
 
 
 def hardware_for(resources: Resources) -> Hardware:
-    """The least machine that has what was asked for."""
+    """The smallest machine that has the requested resources."""
     memory_bytes = max(resources.memory_bytes or DEFAULT_MEMORY_BYTES, LEAST_MEMORY_BYTES)
     cpus = math.ceil(resources.cpus or 1)
     if cpus > MAX_CPUS:
@@ -71,16 +71,16 @@ def hardware_for(resources: Resources) -> Hardware:
 
 
 def unenforced_by(spec: SandboxSpec, hardware: Hardware, *, knows_disk: bool) -> tuple[Unenforced, ...]:
-    """The bounds of the spec that are not kept to the letter, or not told of when they are met."""
+    """The bounds of the spec that are not enforced exactly, or whose violations are not reported."""
     wanted = spec.resources
-    memory = f"the machine has {hardware.memory_bytes // MIB} MiB; whom its kernel kills for want of more is not told"
+    memory = f"the machine has {hardware.memory_bytes // MIB} MiB; out-of-memory kills inside it are not reported"
     return tuple(
         Unenforced(what, reason)
         for asked, what, reason in (
             (wanted.memory_bytes, Capability.LIMIT_MEMORY, memory),
             (wanted.cpus, Capability.LIMIT_CPU, f"machines have whole CPUs; this one has {hardware.cpus}"),
-            (wanted.pids, Capability.LIMIT_PIDS, "a machine's kernel counts processes for the machine alone"),
-            (None if knows_disk else wanted.disk_bytes, Capability.LIMIT_DISK, "nobody knows how full the base is"),
+            (wanted.pids, Capability.LIMIT_PIDS, "a machine's kernel has a limit for the whole machine only"),
+            (None if knows_disk else wanted.disk_bytes, Capability.LIMIT_DISK, "the base's free space is unknown"),
         )
         if asked is not None
     )
@@ -97,15 +97,15 @@ def qemu_argv(
     memory: Memory | None = None,
     incoming: bool = False,
 ) -> list[str]:
-    """QEMU's command line for a machine whose port 22 is forwarded from a free port of this machine's loopback.
+    """QEMU's command line. QEMU forwards a free port on the host's loopback to the machine's port 22.
 
-    The same machine must be described for one that goes on from a saved moment (`incoming`).
+    To restore a saved machine (`incoming`), pass the same hardware as when it was saved.
     """
     size = f"{hardware.memory_bytes // MIB}M"
     emulated = accelerator == EMULATED
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
-    # Saving takes another program, in a machine that runs nothing but our own. Elsewhere, whoever breaks into QEMU can
-    # start nothing there.
+    # QEMU saves its state through another program (`cat`), so a machine that is being saved may spawn; it runs no code
+    # of a sandbox yet. In all other machines, a guest that breaks into QEMU cannot start a program on the host.
     saves = memory is not None and memory.shared
     argv += ["-sandbox", f"{_CONFINED},spawn={'allow' if saves else 'deny'}"]
     argv += ["-accel", "tcg,thread=multi" if emulated else accelerator, "-cpu", "max" if emulated else "host"]
@@ -127,7 +127,7 @@ def qemu_argv(
 
 
 def forwarded_port(usernet: str) -> int | None:
-    """The port of this machine that QEMU has chosen, read from its `info usernet`."""
+    """The host's port that QEMU forwards, from the output of its `info usernet`."""
     for line in usernet.splitlines():
         match line.split():
             case ["TCP[HOST_FORWARD]", _, "127.0.0.1", port, *_] if port.isdecimal():
@@ -144,7 +144,7 @@ def _whole(size_bytes: int) -> int:
 
 
 def _comma(path: Path) -> str:
-    """As QEMU wants a comma in a value."""
+    """The path with commas doubled: a single comma ends a value in QEMU's arguments."""
     return str(path).replace(",", ",,")
 
 

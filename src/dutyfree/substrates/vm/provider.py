@@ -1,4 +1,4 @@
-"""Who makes machines: this machine's own QEMU, or a cloud."""
+"""The interface of machine providers: QEMU on this host, or a cloud."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from dutyfree.substrates.vm.ssh import Login
 
 
 class Node(ABC):
-    """One machine that is up, and whose SSH server answers."""
+    """One running machine whose SSH server answers."""
 
     login: Login
     unenforced: tuple[Unenforced, ...] = ()
     pid: int | None = None
-    """The process of this machine that it is, where it is one."""
+    """The machine's process on this host; None in a cloud."""
     has_guest: bool = False
-    """Whether the guest lies in its place already."""
+    """Whether the guest is installed already."""
     is_copy: bool = False
-    """Whether it goes on from a saved moment, and has to be given a clock, a name and random numbers of its own."""
+    """Whether the machine was restored, and so needs its own clock, hostname and random seed."""
 
     @abstractmethod
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once when the machine is known to have died; at once if it has."""
+        """Call `listener` once when the machine is known to have died; at once if it has died already."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Destroy it, and give back all that it held. Idempotent; raises SubstrateFailed."""
+        """Destroy the machine, and release all that it held. Idempotent; raises SubstrateFailed."""
 
 
 class Provider(ABC):
-    """Makes machines for one substrate. Everything that it makes bears the name of the claim."""
+    """Makes machines for one substrate. All that it makes is named after the claim."""
 
     claims_kind: str
     """Of the claims whose names are on everything that is made."""
     accelerator: str
-    """What runs the machines' instructions: every number that is measured there depends on it."""
+    """What executes the machines' instructions (`kvm`, `tcg`, `cloud:NAME`): every measured number depends on it."""
     version: str = ""
-    """What makes them."""
+    """The version of the program that makes the machines."""
 
     @property
     @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
-        """What depends on who makes the machines."""
+        """The capabilities that depend on the provider."""
 
     @abstractmethod
     async def open(self, claim: Claim) -> None:
@@ -53,11 +53,11 @@ class Provider(ABC):
 
     @abstractmethod
     async def make(self, spec: SandboxSpec, marks: Marks) -> Node:
-        """A new machine; nothing is left of one that could not be made. Raises as `Substrate.create` does."""
+        """Make a machine. If this fails, nothing of the machine is left. Raises as `Substrate.create` does."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. No machine is alive any more. Idempotent.
+        """Release everything. All machines have ended before. Idempotent.
 
-        Raises InfraFailed where something may be left: the claim's directory, by which it is found, must stay then.
+        Raises InfraFailed if a machine may be left: the caller must then keep the claim's directory, which lists it.
         """

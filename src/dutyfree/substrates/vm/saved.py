@@ -1,7 +1,7 @@
-"""Machines that were booted once and saved with their memory, for others to go on from.
+"""Machines that were booted once and saved with their memory, so that other machines are restored from them.
 
-A machine's memory is a file that it shares while it is being saved; those that go on from it map the file privately, so
-that each has its own from the first write on, and none waits for it to be read.
+The saved machine writes its memory to a file. A restored machine maps that file privately (copy on write): it does not
+wait until the file is read, and its writes do not change the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.vm import guest
-from dutyfree.substrates.vm.base import Base, locked
+from dutyfree.substrates.vm.base import Base, wait_for_lock
 from dutyfree.substrates.vm.plan import Hardware, Memory
 from dutyfree.substrates.vm.ssh import run_there
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from dutyfree.substrates.vm.local import LocalNode
 
 MAX_SAVED: Final = 8
-"""Each holds some hundred MiB."""
+"""How many saved machines are kept; each takes a few hundred MiB."""
 SAVE_TIMEOUT_S: Final = 900.0
 _TRANSFER_S: Final = 60.0
 _POLL_S: Final = 0.01
-_GOING: Final = ".going"
-"""Ends the names of those that are being removed."""
-_SETTLED: Final = "systemctl is-system-running --wait; sync"
+_REMOVING: Final = ".going"
+"""The suffix of saved machines that are being removed."""
+_WAIT_UNTIL_BOOTED: Final = "systemctl is-system-running --wait; sync"
 Cold = Callable[[Hardware, str, Network, Marks, Memory | None], Awaitable["LocalNode"]]
 
 
 class Boot(StrEnum):
-    """Where a machine begins."""
+    """How a machine starts: it boots, or it is restored from a saved machine."""
 
     COLD = "cold"
     RESTORE = "restore"
@@ -53,68 +53,68 @@ class Boot(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One saved machine: its directory has everything, its keys included."""
+    """One saved machine. Its directory has all of its files, including its keys."""
 
     directory: Path
 
     @property
     def memory(self) -> Path:
-        """The file that is its memory."""
+        """The file with the machine's memory."""
         return self.directory / "memory"
 
     @property
     def state(self) -> Path:
-        """What QEMU wrote of all the rest."""
+        """The file with the state of all other devices, written by QEMU."""
         return self.directory / "state"
 
     @property
     def disk(self) -> Path:
-        """For others to lie over."""
+        """The saved disk; restored machines have their own disks over it."""
         return self.directory / "disk.qcow2"
 
     @property
     def seed(self) -> Path:
-        """The directory that it saw as its second disk."""
+        """The directory that the machine saw as its seed disk."""
         return self.directory / "seed"
 
     @property
     def key(self) -> Path:
-        """The key that it lets in."""
+        """The private key to log in with."""
         return self.directory / "key"
 
     @property
     def host_key_public(self) -> str:
-        """The key by which it is known."""
+        """The public SSH host key of the machine."""
         return (self.directory / "host_key.pub").read_text().strip()
 
     @property
     def machine_id(self) -> str:
-        """That of the machine which was saved."""
+        """The machine id of the saved machine."""
         return (self.directory / "machine-id").read_text().strip()
 
 
 class SavedMachines:
-    """Those of one base, on disk, by what hardware they have. Any number of processes may use them at once."""
+    """The saved machines of one base, on disk, by their hardware. Several processes may use them at once."""
 
     def __init__(self, directory: Path, base: Base, accelerator: str, version: str, cold: Cold) -> None:
         self._directory = directory
         self._base = base
         self._accelerator = accelerator
         self._version = version
-        self._cold = cold
+        self._boot_cold = cold
         self._known: dict[Hardware, Saved] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def get(self, hardware: Hardware) -> Saved:
-        """The saved machine with this hardware; booted and saved if there is none yet. Raises as `create` does."""
+        """The saved machine with this hardware. Boots and saves one if there is none. Raises as `create` does."""
         known = self._known.get(hardware)
         if known is not None and known.state.exists():
             _mark_used(known.directory)
             return known
-        async with self._turn:
+        async with self._lock:
             place = self._directory / f"saved-{await self._key(hardware)}"
             if not place.exists():
-                await self._saved_once(place, hardware)
+                await self._save_once(place, hardware)
             _mark_used(place)
             self._known[hardware] = Saved(place)
             return self._known[hardware]
@@ -124,8 +124,8 @@ class SavedMachines:
         parts = (self._base.key, self._accelerator, self._version, hardware, hashlib.sha256(program).hexdigest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    async def _saved_once(self, place: Path, hardware: Hardware) -> None:
-        lock = await locked(place.with_suffix(".lock"), within_s=SAVE_TIMEOUT_S)
+    async def _save_once(self, place: Path, hardware: Hardware) -> None:
+        lock = await wait_for_lock(place.with_suffix(".lock"), within_s=SAVE_TIMEOUT_S)
         making = place.with_suffix(".making")
         try:
             if await in_thread(place.exists):
@@ -141,64 +141,65 @@ class SavedMachines:
 
     async def _save(self, making: Path, hardware: Hardware) -> None:
         memory = Memory(making / "memory", shared=True)
-        node = await self._cold(hardware, "dutyfree", Network.NONE, Marks(), memory)
+        node = await self._boot_cold(hardware, "dutyfree", Network.NONE, Marks(), memory)
         try:
             await guest.install(node.login)
-            await run_there(node.login, _SETTLED, timeout_s=SAVE_TIMEOUT_S)
+            await run_there(node.login, _WAIT_UNTIL_BOOTED, timeout_s=SAVE_TIMEOUT_S)
             await save(node.machine, making / "state")
             await node.machine.end()
-            await in_thread(_take_over, node.directory, making)
+            await in_thread(_move_files, node.directory, making)
         finally:
             await asyncio.shield(node.end())
 
 
 async def save(machine: Machine, state: Path) -> None:
-    """Write all but its memory, which is in a file already, to a new file. The machine stands still afterwards."""
+    """Stop the machine, and write its state to a new file, without the memory, which is in a file already."""
     await machine.command("stop")
-    await _give_up_memory(machine)
+    await _leave_memory_out(machine)
     await machine.command("migrate", uri=f"exec:exec cat > {shlex.quote(str(state))}")
-    await _transferred(machine)
+    await _wait_for_migration(machine)
 
 
 async def restore(machine: Machine, state_fd: int) -> None:
-    """Let a machine that waits for it go on from what `save` wrote, a file that it inherited under this number."""
-    await _give_up_memory(machine)
+    """Load the state that `save` wrote into a waiting machine, and start it. QEMU has inherited `state_fd`."""
+    await _leave_memory_out(machine)
     await machine.command("migrate-incoming", uri=f"fd:{state_fd}")
-    await _transferred(machine)
+    await _wait_for_migration(machine)
     await machine.command("cont")
 
 
-async def _give_up_memory(machine: Machine) -> None:
+async def _leave_memory_out(machine: Machine) -> None:
     await machine.command("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
 
 
-async def _transferred(machine: Machine) -> None:
+async def _wait_for_migration(machine: Machine) -> None:
     try:
         async with asyncio.timeout(_TRANSFER_S):
             while (status := (await machine.command("query-migrate")).get("status")) != "completed":
                 if status in ("failed", "cancelled"):
-                    raise SubstrateFailed(f"QEMU could not save or restore the machine: {machine.last_words}")
+                    raise SubstrateFailed(f"QEMU could not save or restore the machine: {machine.stderr_tail}")
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise DeadlineExceeded(f"a machine was not saved or restored within {_TRANSFER_S:g} s") from None
 
 
-def _take_over(directory: Path, making: Path) -> None:
-    """What the saved machine was made of, without what was known of its address."""
+def _move_files(directory: Path, making: Path) -> None:
+    """Move the saved machine's files, but not `known_hosts`, which has the address of this one machine."""
     for name in ("disk.qcow2", "seed", "key", "key.pub", "host_key", "host_key.pub", "machine-id"):
         shutil.move(directory / name, making / name)
 
 
 def _make_room(directory: Path) -> None:
-    """Those that were not used for longest go; a machine that goes on from one keeps what it has open.
+    """Remove the least recently used saved machines. Machines restored from them still have the files open.
 
-    Other processes may be at the same. A saved machine is either whole or, under its name, not there.
+    Other processes may do the same at the same time. A saved machine is renamed before it is removed, so that its name
+    never refers to an incomplete one.
     """
-    for place in directory.glob(f"saved-*{_GOING}"):  # whoever removed it was killed
+    for place in directory.glob(f"saved-*{_REMOVING}"):  # the process that was removing it was killed
         remove_tree(place)
     saved = sorted((path for path in directory.glob("saved-*") if not path.suffix), key=_used_ns)
     for place in saved[: max(0, len(saved) - MAX_SAVED + 1)]:
-        going = place.with_suffix(_GOING)
+        going = place.with_suffix(_REMOVING)
         with suppress(OSError):
             place.rename(going)
         remove_tree(going)

@@ -1,6 +1,6 @@
-"""What a machine is told at its first boot: a small disk in the form that cloud-init calls NoCloud.
+"""The seed disk, which a machine reads at its first boot, in the format that cloud-init calls NoCloud.
 
-Our own base reads the plain files beside cloud-init's documents; both say the same.
+Our own base reads plain files; other bases read cloud-init's documents. Both have the same content.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ LABEL: Final = "CIDATA"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a machine is, and whom it lets in."""
+    """The identity of a machine, and the key that may log in."""
 
     hostname: str
     machine_id: str
     """32 hexadecimal digits."""
     host_key: str
-    """Its private SSH key; `host_key_public` belongs to it."""
+    """The private SSH host key of the machine; `host_key_public` belongs to it."""
     host_key_public: str
     authorised_key: str
-    """The public key of whoever may log in as root."""
+    """The public key that may log in as root."""
 
 
 def documents(identity: Identity) -> dict[str, str]:
@@ -41,7 +41,7 @@ def documents(identity: Identity) -> dict[str, str]:
 
 
 def write(directory: Path, identity: Identity) -> None:
-    """Make the directory that the seed's disk shows."""
+    """Make the directory that the machine sees as its seed disk."""
     directory.mkdir(mode=0o700)
     for name, content in documents(identity).items():
         with os.fdopen(os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,4 +1,4 @@
-"""Logging in with OpenSSH's own client: what it is told, and when a machine is ready for it."""
+"""Logs in with OpenSSH's client: its command line, keys, and waiting for a machine's SSH server."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavaila
 from dutyfree.images.commands import CommandFailed, run_command
 
 ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-"""All that the client sees of ours: no agent, no display, no variables to pass on."""
+"""The client's whole environment: no agent, no display, no variables to forward."""
 USUAL_PORT: Final = 22
 CONNECT_TIMEOUT_S: Final = 60
 ALIVE_INTERVAL_S: Final = 1
 ALIVE_MISSES: Final = 3
-"""A silent cut is noticed a second after so many unanswered questions."""
+"""The client sends a keep-alive each second, and ends the connection one second after 3 unanswered ones."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 30.0
-_PAUSE_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How one machine is reached, and how it is known to be that machine."""
+    """How to log in to one machine, and how to verify that it is that machine."""
 
     host: str
     port: int
@@ -36,10 +36,10 @@ class Login:
     """Our private key."""
     known_hosts: Path
     trust_first: bool = False
-    """Whether the machine's key is believed the first time, where `known_hosts` has none; checked from then on."""
+    """Whether to trust the first host key that the machine shows if `known_hosts` has none; later keys must match."""
 
     def argv(self, command: str, *, shared: Path | None = None, sharing: bool = False) -> list[str]:
-        """The client's command line. `shared`: the socket of a connection to reuse or, with `sharing`, to offer."""
+        """The client's command line. `shared`: the socket of a connection to reuse or, with `sharing`, to create."""
         options = {
             "BatchMode": "yes",
             "ConnectTimeout": str(CONNECT_TIMEOUT_S),
@@ -64,52 +64,52 @@ class Login:
         return ["ssh", "-F", "none", *words, *place, "--", self.host, command]
 
     def as_root(self, *words: str) -> str:
-        """The line that runs `words` as root there."""
+        """The shell line that runs `words` as root in the machine."""
         prefix = () if self.user == "root" else ("sudo", "-n", "--")
         return shlex.join((*prefix, *words))
 
 
 def known_hosts_line(host: str, port: int, public_key: str) -> str:
-    """How `known_hosts` says that this key is that machine's."""
+    """The line of `known_hosts` that assigns this host key to this machine."""
     kind, content = public_key.split()[:2]
-    # The client looks for an address with the usual port by the host alone.
+    # For port 22, the client looks for the host name without a port.
     place = host if port == USUAL_PORT else f"[{host}]:{port}"
     return f"{place} {kind} {content}\n"
 
 
 async def make_key(path: Path, comment: str) -> str:
-    """A new key pair: `path` and `path.pub`. The public key's line. Raises SubstrateUnavailable without OpenSSH."""
+    """Make a key pair, `path` and `path.pub`. Returns the public key. Raises SubstrateUnavailable without OpenSSH."""
     await _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)], 20.0)
     return path.with_name(f"{path.name}.pub").read_text().strip()
 
 
 async def run_there(login: Login, command: str, *, timeout_s: float) -> str:
-    """Run a line to its end in a connection of its own; the end of what it says. Raises SubstrateFailed."""
+    """Run a shell line in a new connection, and return the end of its output. Raises SubstrateFailed."""
     return await _run(login.argv(command), timeout_s)
 
 
 async def send_file(login: Login, content: Path, command: str, *, timeout_s: float) -> None:
-    """Run a line that reads the file as its input. Raises SubstrateFailed."""
+    """Run a shell line with the file as its standard input. Raises SubstrateFailed."""
     feeding = ["sh", "-c", 'exec < "$0" && exec "$@"', str(content), *login.argv(command)]
     await _run(feeding, timeout_s)
 
 
-async def answered(host: str, port: int, *, within_s: float, check: Callable[[], None]) -> None:
-    """Return once an SSH server speaks at the address. Raises DeadlineExceeded, and what `check` raises."""
+async def wait_for_server(host: str, port: int, *, within_s: float, check: Callable[[], None]) -> None:
+    """Wait until an SSH server answers at the address. Raises DeadlineExceeded, and what `check` raises."""
     wait_s = _FIRST_WAIT_S
     try:
         async with asyncio.timeout(within_s):
             while not await _banner(host, port, wait_s):
                 check()
-                await asyncio.sleep(_PAUSE_S)
-                # A server answers each who calls with a new process: on a busy machine, impatience would never end.
+                await asyncio.sleep(_POLL_S)
+                # The server starts a process for each connection: on a busy machine, short timeouts only add load.
                 wait_s = min(wait_s * 1.5, _LONGEST_WAIT_S)
     except TimeoutError:
-        raise DeadlineExceeded(f"no SSH server answered at {host}:{port} within {within_s:g} s") from None
+        raise DeadlineExceeded(f"no SSH server wait_for_server at {host}:{port} within {within_s:g} s") from None
 
 
 def check_client() -> None:
-    """Raise SubstrateUnavailable where OpenSSH's client is missing."""
+    """Raise SubstrateUnavailable if OpenSSH's client is not installed."""
     for program in ("ssh", "ssh-keygen"):
         if shutil.which(program) is None:
             raise SubstrateUnavailable(

@@ -1,4 +1,4 @@
-"""The substrate: whole machines, reached as people reach them."""
+"""The VM substrate: complete virtual machines, reached over SSH."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EVERYWHERE: Final = frozenset(
 
 
 class VMBody(Body):
-    """A machine, with our guest on one SSH connection."""
+    """A machine whose guest speaks over one SSH connection."""
 
     def __init__(self, node: Node, channel: Channel, spec: SandboxSpec, shared: Path | None) -> None:
         self.channel = channel
@@ -53,18 +53,18 @@ class VMBody(Body):
         channel.on_death(self._died.set)
 
     async def connect(self) -> Channel:
-        """A machine that falls silent meanwhile is noticed by the connection that is there already."""
+        """Start another guest. If the machine stops answering meanwhile, the first connection's keep-alive notices."""
         starting = asyncio.create_task(guest.start(self._node.login, shared=self._shared, leaves=True))
         dying = asyncio.create_task(self._died.wait())
         try:
             await asyncio.wait([starting, dying], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _abandoned(starting)
+            await _cancel_start(starting)
             raise
         finally:
             dying.cancel()
         if not starting.done():
-            await _abandoned(starting)
+            await _cancel_start(starting)
             raise LinkFailed("the machine stopped answering while a connection to it was made")
         return starting.result()
 
@@ -76,7 +76,7 @@ class VMBody(Body):
 
 
 class VMSubstrate(EngineSubstrate):
-    """Machines from a provider: `local` is this machine's QEMU, `cloud` any that Apache Libcloud drives."""
+    """Machines from a provider: `local` is QEMU on this host, `cloud` any cloud that Apache Libcloud supports."""
 
     name = "vm"
     isolation = Isolation.VM
@@ -94,21 +94,23 @@ class VMSubstrate(EngineSubstrate):
         accelerator: str | None = None,
         config: str | Path | None = None,
     ) -> None:
-        """`connection_reuse`: whether actions on the exec path share the one connection or make one each.
+        """`connection_reuse`: whether actions on the exec path share one SSH connection, or open one each.
 
-        For `local`: `base` is a disk image of the user's with cloud-init in it, in place of our own with `packages`
-        (`git+python3`); `boot` says whether machines boot (`cold`) or go on from one that was booted once (`restore`);
-        `accelerator` is `kvm` or `tcg` (software emulation), or what is found to work.
-        For `cloud`: `config` is a TOML file. Machines start from such bases, never from layers of the store, beside
-        which our own are kept.
+        For `local`: `base` is a disk image of the user with cloud-init, instead of our own base with `packages`
+        (`git+python3`). `boot`: machines boot (`cold`), or are restored from a machine that was booted once
+        (`restore`). `accelerator`: `kvm` or `tcg` (software emulation); by default `kvm` where it works.
+
+        For `cloud`: `config` is a TOML file (see `cloud_config`).
+
+        Machines start from base disks, not from layers of the store. Our own bases are kept next to the store.
         """
         super().__init__(path=path, store=store)
         self._reuse = connection_reuse
-        self._provider = self._chosen(provider, base, packages, boot, accelerator, config)
+        self._provider = self._choose(provider, base, packages, boot, accelerator, config)
         self._claim: Claim | None = None
         self._numbers = itertools.count(1)
 
-    def _chosen(
+    def _choose(
         self,
         name: str,
         base: str | Path | None,
@@ -121,10 +123,10 @@ class VMSubstrate(EngineSubstrate):
             try:
                 start = Boot(boot)
             except ValueError:
-                hint = f"there are: {', '.join(Boot)}"
+                hint = f"choose one of: {', '.join(Boot)}"
                 raise InvalidRequest(f"machines cannot start by {boot!r:.80}", hint=hint) from None
             if accelerator not in (None, *ACCELERATORS):
-                hint = f"there are: {', '.join(ACCELERATORS)}"
+                hint = f"choose one of: {', '.join(ACCELERATORS)}"
                 raise InvalidRequest(f"there is no accelerator {accelerator!r:.80}", hint=hint)
             return LocalProvider(
                 self.store.root.parent / "vm",
@@ -134,10 +136,10 @@ class VMSubstrate(EngineSubstrate):
                 accelerator=accelerator,
             )
         if name == "cloud":
-            from dutyfree.substrates.vm.cloud import CloudProvider  # takes a library that not everybody has
+            from dutyfree.substrates.vm.cloud import CloudProvider  # needs Libcloud, an optional dependency
 
             return CloudProvider.from_file(config)
-        raise InvalidRequest(f"there is no provider {name!r:.80}", hint="there are: local, cloud")
+        raise InvalidRequest(f"there is no provider {name!r:.80}", hint="choose one of: local, cloud")
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -153,7 +155,7 @@ class VMSubstrate(EngineSubstrate):
 
     @property
     def accelerator(self) -> str:
-        """What runs the machines' instructions; under emulation ("tcg") no time says anything of real machines."""
+        """What executes the machines' instructions. Times under emulation (`tcg`) do not apply to real machines."""
         return self._provider.accelerator
 
     async def open(self) -> None:
@@ -173,12 +175,12 @@ class VMSubstrate(EngineSubstrate):
             raise InvalidRequest("the substrate is not open")
         node = await self._provider.make(spec, marks)
         try:
-            return await self._inhabited(node, spec, marks, self._claim)
+            return await self._start_guest(node, spec, marks, self._claim)
         except BaseException:
             await asyncio.shield(node.end())
             raise
 
-    async def _inhabited(self, node: Node, spec: SandboxSpec, marks: Marks, claim: Claim) -> Body:
+    async def _start_guest(self, node: Node, spec: SandboxSpec, marks: Marks, claim: Claim) -> Body:
         shares = self.path is ActionPath.EXEC and self._reuse
         shared = claim.directory / f"{next(self._numbers)}.ssh" if shares else None
         if not node.has_guest:
@@ -186,7 +188,7 @@ class VMSubstrate(EngineSubstrate):
                 await guest.install(node.login)
         with marks.step(Phase.READY, "handshake"):
             channel = await guest.start(node.login, shared=shared, sharing=shares)
-        node.on_death(_failing(channel))
+        node.on_death(_fail_channel(channel))
         try:
             if node.is_copy:
                 with marks.step(Phase.READY, "identity"):
@@ -212,13 +214,13 @@ class VMSubstrate(EngineSubstrate):
         await in_thread(claim.release)
 
 
-async def _abandoned(starting: asyncio.Task[Channel]) -> None:
-    """Leave no connection of it."""
+async def _cancel_start(starting: asyncio.Task[Channel]) -> None:
+    """Cancel the start of a guest, and close its channel if it was there already."""
     starting.cancel()
     await asyncio.wait([starting])
     if not starting.cancelled() and starting.exception() is None:
         starting.result().close()
 
 
-def _failing(channel: Channel) -> Callable[[], None]:
+def _fail_channel(channel: Channel) -> Callable[[], None]:
     return lambda: channel.fail(SubstrateFailed("the machine has died"))

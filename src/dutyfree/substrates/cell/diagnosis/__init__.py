@@ -1,6 +1,6 @@
-"""Why cells do not work here, and what mends it: every step of a cell is tried by itself, and the failures explained.
+"""Diagnoses why cells do not work on this machine: tries every step of a cell separately, and explains failures.
 
-Nothing of this runs while cells work.
+It runs only after a failure, or for `dutyfree doctor`.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ HELP = "`dutyfree doctor cell` tries each step of a cell and says which one fail
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was tried here, and what it means."""
+    """The results of all steps on this machine, and the causes of failures."""
 
     trial: Trial
     facts: Facts
     causes: tuple[Cause, ...]
 
     def remedy(self, cause: Cause) -> str:
-        """What mends one cause, in one line; empty where nothing is known to."""
+        """The remedy for one cause, in one line; empty if no remedy is known."""
         return cause.remedy.line(self.facts.place)
 
     @property
     def blocking(self) -> tuple[Cause, ...]:
-        """What keeps cells from working."""
+        """The causes that keep cells from working."""
         return tuple(cause for cause in self.causes if not cause.minor)
 
     def remedy_of_all(self) -> str:
-        """What mends all that keeps cells from working, in one line."""
+        """The remedy for all blocking causes, in one line."""
         return merged(cause.remedy for cause in self.blocking or self.causes).line(self.facts.place)
 
 
 def diagnose(spawner: Path) -> Diagnosis:
-    """Try every step. Takes a fraction of a second, leaves nothing. Raises SubstrateFailed if nothing can be tried."""
+    """Try every step. Takes less than a second, and leaves nothing. Raises SubstrateFailed if the trial cannot run."""
     facts = read_facts()
     trial = run_trial(spawner, as_root=facts.as_root)
     return Diagnosis(trial, facts, find_causes(trial, facts))
 
 
 async def explain(error: DutyfreeError, spawner: Path) -> DutyfreeError:
-    """An error for what kept a cell, or the spawner, from being made: with its cause, if that lies in this machine.
+    """The error for a cell or a spawner that could not be made, with the cause if it is a property of this machine.
 
-    One that may go away by itself, because cells end, stays a CapacityError.
+    A CapacityError stays a CapacityError: it may disappear when other cells end.
     """
     try:
         found = await asyncio.to_thread(diagnose, spawner)
     except SubstrateFailed:
         return error
-    # What cells can do without is to blame only where it is the very thing that failed.
+    # A minor cause explains the error only if the error names one of its steps.
     named = (cause for cause in found.causes if any(step in error.message for step in cause.steps))
     causes = found.blocking or tuple(named)
     if not causes:

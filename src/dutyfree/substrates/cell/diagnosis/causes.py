@@ -1,7 +1,7 @@
-"""From how the steps went, and the facts of the machine, to causes. Everything here is pure.
+"""Rules that find causes from the results of the steps and the facts of the machine. All functions are pure.
 
-Each rule explains some of the failed steps; the next one sees what is left. The certain ones come first: a call with
-invalid arguments that is answered EPERM was answered by a filter, and a capability that is not there is missing.
+Each rule explains some failed steps; the next rule sees the steps that are left. Rules with certain evidence come
+first. For example, EPERM for a system call with invalid arguments can only come from a filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST_KERNEL = {
 }  # fmt: skip
 """The first version of the kernel that has a system call."""
 UNUSED = ("id-mapped-mount",)
-"""Steps that no cell depends on."""
+"""Steps that cells do not need."""
 COUNTED = {
     "mount-namespace": "mnt", "namespaces": "pid", "network-namespace": "net", "cgroup-namespace": "cgroup",
     "user-namespace": "user", "ids": "user",
@@ -30,31 +30,31 @@ COUNTED = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something does not work here."""
+    """Why a step fails on this machine."""
 
     name: str
-    """For programs that read this."""
+    """A stable name for programs."""
     what: str
-    """The cause, as a sentence's part: "the container has no capability NET_ADMIN"."""
+    """The cause, as a clause: "the container has no capability NET_ADMIN"."""
     why: str
-    """What it is needed for."""
+    """Why cells need what is missing."""
     remedy: Remedy
     steps: tuple[str, ...] = ()
-    """The steps that it explains."""
+    """The failed steps that this cause explains."""
     minor: bool = False
-    """Cells work without it, with less."""
+    """Whether cells still work, with restrictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a rule sees: all that was tried, the failed steps that nothing has explained yet, and the facts."""
+    """The input of a rule: all results, the failed steps that are not explained yet, and the facts."""
 
     trial: Trial
     left: tuple[Step, ...]
     facts: Facts
 
     def step(self, *names: str) -> Step | None:
-        """The first of these that has failed and is not explained."""
+        """The first of these steps that has failed and is not explained yet."""
         return next((step for step in self.left if step.name in names), None)
 
 
@@ -62,7 +62,7 @@ Rule = Callable[[Evidence], Cause | None]
 
 
 def find_causes(trial: Trial, facts: Facts) -> tuple[Cause, ...]:
-    """Every cause that can be named, those that keep cells from working first."""
+    """All causes, those that keep cells from working first."""
     left = tuple(step for step in trial.steps if step.failed)
     found: list[Cause] = []
     for rule in (_filter, _old_kernel, _root_cannot_map, *_OTHERS):
@@ -77,14 +77,14 @@ def find_causes(trial: Trial, facts: Facts) -> tuple[Cause, ...]:
 
 
 def _quiet(facts: Facts) -> tuple[str, ...]:
-    """Root's cells get a user namespace after they have given up root's id, which is the step "ids"."""
+    """Steps whose failure needs no cause. Root's cells make their user namespace in the step "ids"."""
     return (*UNUSED, "user-namespace") if facts.as_root else UNUSED
 
 
 def _filter(seen: Evidence) -> Cause | None:
-    """The kernel checks these calls' arguments before it asks for privileges, so that only a filter says EPERM."""
+    """The kernel checks the arguments of these calls before privileges, so EPERM can only come from a filter."""
     calls = [name for name, number in seen.trial.calls.items() if _is_filtered(name, number, seen.facts)]
-    pivot = seen.step("pivot-root")  # asks for privileges first; whoever could mount the tmpfs before has them
+    pivot = seen.step("pivot-root")  # checks privileges first, but a process that could mount the tmpfs has them
     if pivot and pivot.errno == errno.EPERM and seen.facts.filtered:
         calls.append("pivot_root")
     if not calls:
@@ -114,7 +114,7 @@ def _old_kernel(seen: Evidence) -> Cause | None:
 
 
 def _root_cannot_map(seen: Evidence) -> Cause | None:
-    """Since 5.12 the kernel maps root's own id only for a root that has this capability."""
+    """Since Linux 5.12, root needs this capability to map its own id."""
     step = seen.step("user-namespace", "mount-namespace")
     absent = "SETFCAP" in seen.facts.missing_capabilities
     if step is None or step.call != "uid_map" or seen.facts.as_root or seen.facts.uid != 0 or not absent:
@@ -149,9 +149,9 @@ def _namespaces_full(seen: Evidence) -> Cause | None:
     kind = COUNTED[full[0].name]
     setting = f"user.max_{kind}_namespaces"
     limit = seen.facts.max_user_namespaces if kind == "user" else None
-    words = f"{setting} is 0" if limit == 0 else f"as many {kind} namespaces exist as {setting} allows"
+    what = f"{setting} is 0" if limit == 0 else f"as many {kind} namespaces exist as {setting} allows"
     steps = tuple(step.name for step in full)
-    return Cause("namespaces-full", words, "every cell has its own", _sysctl(f"{setting}=65536"), steps)
+    return Cause("namespaces-full", what, "every cell has its own", _sysctl(f"{setting}=65536"), steps)
 
 
 def _no_userns(seen: Evidence) -> Cause | None:
@@ -184,7 +184,7 @@ def _security_module(seen: Evidence) -> Cause | None:
 
 
 def confinement(label: str) -> Option | None:
-    """The security module that a process's label belongs to, if that confines it."""
+    """The security module that confines a process with this label; None if none does."""
     if label.endswith("(enforce)"):
         return Option.APPARMOR
     return Option.SELINUX if ":container_t:" in label else None
@@ -240,7 +240,7 @@ def _unexplained(step: Step) -> Cause:
 
 
 def _surroundings(facts: Facts) -> Iterator[Cause]:
-    """Causes that no step shows."""
+    """Causes that no step reveals."""
     if facts.uid == 0 and not facts.as_root and not facts.in_user_namespace:
         names = ", ".join(sorted(facts.missing_capabilities))
         what = f"root has no capability {names} here"

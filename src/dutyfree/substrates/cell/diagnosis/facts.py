@@ -19,16 +19,16 @@ from dutyfree.substrates.cell.mounts import EMPTY_IN_PROC
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What diagnosis knows of the machine and of this process. A setting is None where the kernel does not have it."""
+    """Facts about the machine and this process. A setting is None if the kernel does not have it."""
 
     as_root: bool
-    """Root with all that it takes; otherwise cells are made as an ordinary user makes them."""
+    """Whether this process is root with all needed capabilities; otherwise cells are made as by an ordinary user."""
     uid: int = 0
-    """0 for root of a user namespace, and for root without all capabilities, too."""
+    """Also 0 for root of a user namespace, and for root without all capabilities."""
     in_user_namespace: bool = False
     place: Place = Place.MACHINE
     missing_capabilities: frozenset[str] = frozenset()
-    """Of those that root needs for its own way of making cells."""
+    """The capabilities that are missing for making cells as root."""
     filtered: bool = False
     """Whether a system call filter is set on this process."""
     kernel: tuple[int, int] = (6, 1)
@@ -38,20 +38,20 @@ class Facts:
     unprivileged_userns_clone: int | None = None
     apparmor_restrict_userns: int | None = None
     masked_proc: tuple[str, ...] = ()
-    """What is mounted over parts of /proc."""
+    """The mounts over parts of /proc."""
     root_is_mount: bool = True
     """False in a chroot."""
     root_type: str = ""
     """The file system at /."""
     unlimited: Mapping[str, str] = field(default_factory=dict)
-    """Limits that cannot be held, each with the reason."""
+    """Limits that cannot be enforced, each with the reason."""
     cgroup_version: int = 0
     volatile_state: str = ""
-    """Where state is kept that should last, if no place for it can be written to."""
+    """The state directory, if it is not a lasting one; empty if it is."""
 
 
 def read_facts() -> Facts:
-    """Look at this machine. Reads only, and never raises for what it cannot read."""
+    """Read the facts of this machine. Changes nothing, and ignores files that cannot be read."""
     text = machine.read("/proc/self/status") or "CapEff: 0"
     status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     mounts = [line.split(" ") for line in (machine.read("/proc/self/mountinfo") or "").splitlines()]
@@ -79,7 +79,7 @@ def read_facts() -> Facts:
 
 
 def kernel_version(release: str) -> tuple[int, int]:
-    """Major and minor number."""
+    """The major and minor number of a kernel release."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 

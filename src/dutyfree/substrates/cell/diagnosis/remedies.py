@@ -1,4 +1,4 @@
-"""What mends a cause, in the terms of where it runs: docker's flags, a pod's fields, a command. Everything is pure."""
+"""Remedies, in the terms of the environment: Docker's flags, a pod's fields, a command. All functions are pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from enum import Enum
 
 
 class Place(Enum):
-    """Where this process runs, as far as that decides how its rights are set."""
+    """The environment in which this process runs, which decides how its privileges are set."""
 
     MACHINE = "machine"
     DOCKER = "docker"
     PODMAN = "podman"
     POD = "pod"
     CONTAINER = "container"
-    """Of another kind, or one that does not show which."""
+    """A container of another or unknown engine."""
 
     @property
     def words(self) -> str:
-        """As the subject of a sentence."""
+        """The name of the place as the subject of a sentence."""
         return {"machine": "this process", "pod": "the pod"}.get(self.value, "the container")
 
 
 class Option(Enum):
-    """What a container engine restricts unless it is asked not to."""
+    """A restriction that container engines apply by default."""
 
     SECCOMP = "seccomp"
     APPARMOR = "apparmor"
@@ -34,24 +34,24 @@ class Option(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change. Empty where nothing on this machine mends it."""
+    """What to change. Empty if no remedy is known."""
 
     capabilities: frozenset[str] = frozenset()
     options: frozenset[Option] = frozenset()
     on_machine: tuple[str, ...] = ()
     """Commands for root of the machine itself."""
     here: tuple[str, ...] = ()
-    """What this user can do, where this process runs."""
+    """What this user can do in the place where this process runs."""
 
     def line(self, place: Place) -> str:
-        """All of it in one line."""
+        """The whole remedy in one line."""
         parts = [_RENDER.get(place, _docker)(self)] if self.capabilities or self.options else []
         where = "as root" if place is Place.MACHINE else "on the machine itself, as root"
         return "; ".join([*parts, *(f"{where}: {each}" for each in self.on_machine), *self.here])
 
 
 def merged(remedies: Iterable[Remedy]) -> Remedy:
-    """All of them at once."""
+    """One remedy with all changes."""
     found = list(remedies)
     return Remedy(
         frozenset().union(*(each.capabilities for each in found)),
@@ -104,7 +104,7 @@ def _pod(remedy: Remedy) -> str:
 
 
 def _machine(remedy: Remedy) -> str:
-    """A process of the machine itself that is confined is most often a unit of systemd's."""
+    """For a confined process outside of containers: most often a systemd unit confines it."""
     fields = [f"CapabilityBoundingSet= with CAP_{' CAP_'.join(sorted(remedy.capabilities))}"] * bool(
         remedy.capabilities
     )

@@ -1,4 +1,4 @@
-"""The steps of a cell, each tried by itself: `dutyfree-spawner --try` does it and prints a line for each."""
+"""Tries the steps of a cell separately: `dutyfree-spawner --try` runs them and prints a line for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from dutyfree.errors import SubstrateFailed
 
 TRIAL_S = 30.0
-"""For all steps together; each one that takes longer than 5 s is ended by the program itself."""
+"""The timeout for all steps together; the program itself ends each step after 5 s."""
 
 STEPS = {
     "user-namespace": "make a user namespace",
@@ -40,34 +40,34 @@ STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How one step went."""
+    """The result of one step."""
 
     name: str
     errno: int = 0
-    """0 where it worked or was skipped."""
+    """0 if the step worked or was skipped."""
     call: str = ""
     """The system call, or the file, that failed."""
     skipped_for: str = ""
-    """The failed step that this one builds on."""
+    """The failed step that this one needs."""
 
     @property
     def failed(self) -> bool:
-        """Whether it was tried in vain."""
+        """Whether the step was tried and failed."""
         return self.errno != 0
 
     @property
     def works(self) -> bool:
-        """Whether it was tried and went well."""
+        """Whether the step was tried and worked."""
         return not self.errno and not self.skipped_for
 
     @property
     def words(self) -> str:
-        """What it does."""
+        """What the step does."""
         return STEPS.get(self.name, self.name)
 
     @property
     def outcome(self) -> str:
-        """How it went, in words."""
+        """The result in words."""
         if self.skipped_for:
             return f"not tried: it needs the step {self.skipped_for}"
         return f"{self.call}: {os.strerror(self.errno)}" if self.errno else "ok"
@@ -75,15 +75,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How all steps went, and what calls with invalid arguments were answered: a filter answers before the kernel."""
+    """The results of all steps, and of system calls with invalid arguments, which reveal a filter."""
 
     steps: tuple[Step, ...]
     calls: dict[str, int]
-    """System call to errno."""
+    """The errno of each system call with invalid arguments."""
 
 
 def run_trial(spawner: Path, *, as_root: bool) -> Trial:
-    """Try every step, in processes of their own; leaves nothing. Raises SubstrateFailed if that cannot be done."""
+    """Try every step in a separate process; leaves nothing. Raises SubstrateFailed if the trial cannot run."""
     command = [str(spawner), "--try", "root" if as_root else "user"]
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=TRIAL_S, env={}, cwd="/")
@@ -93,7 +93,7 @@ def run_trial(spawner: Path, *, as_root: bool) -> Trial:
 
 
 def parse(text: str) -> Trial:
-    """What the program printed. Lines of another form are left out."""
+    """The results in the program's output. Lines in another form are ignored."""
     steps, calls = [], {}
     for line in text.splitlines():
         match line.split():

@@ -1,4 +1,4 @@
-"""Our side of the keeper: requests to it, and its end."""
+"""Starts the keeper process, sends it requests, and ends it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavaila
 from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import keeper
 
-_START_S: Final = 10.0
-_ANSWER_S: Final = 60.0
-_END_S: Final = 30.0
-_SENDING_S: Final = 0.005
+_START_TIMEOUT_S: Final = 10.0
+_ANSWER_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 30.0
+_SEND_POLL_S: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Mount:
     options: str = ""
 
 
-class Keeping:
-    """A keeper at work. Belongs to the event loop that was running when it was started."""
+class KeeperClient:
+    """The connection to one keeper process. It belongs to the event loop that ran when it was started."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: socket.socket) -> None:
         self._process = process
@@ -47,13 +47,13 @@ class Keeping:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {0: self._loop.create_future()}
         self._open = True
         self.on_death: Callable[[], None] = lambda: None
-        """Called when it has died without being asked to."""
+        """Called when the keeper dies before `close`."""
         control.setblocking(False)
         self._loop.add_reader(control.fileno(), self._receive)
 
     @classmethod
-    async def start(cls, claimed: claims.Claim, scratch: Sequence[Path], groups: Sequence[str]) -> Keeping:
-        """Start one, which removes `scratch` and the control groups when it ends. Raises SubstrateUnavailable."""
+    async def start(cls, claimed: claims.Claim, scratch: Sequence[Path], groups: Sequence[str]) -> KeeperClient:
+        """Start a keeper, which removes `scratch` and the control groups at its end. Raises SubstrateUnavailable."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
         with theirs, fork_safety.own_handle() as host:
@@ -65,26 +65,26 @@ class Keeping:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 pass_fds=inherited, start_new_session=True,
             )  # fmt: skip
-        keeping = cls(process, ours)
+        client = cls(process, ours)
         try:
-            async with asyncio.timeout(_START_S):
-                await keeping._waiting[0]
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await client._waiting[0]
         except (SubstrateFailed, TimeoutError):
-            words = await keeping._last_words()
-            await keeping.close()
-            raise SubstrateUnavailable(f"mounts of our own cannot be made here: {words}") from None
+            reason = await client._last_stderr_line()
+            await client.close()
+            raise SubstrateUnavailable(f"the keeper cannot make mounts on this host: {reason}") from None
         except BaseException:
-            await keeping.close()
+            await client.close()
             raise
-        return keeping
+        return client
 
     @property
     def pid(self) -> int:
-        """Its process; `/proc/PID/root` shows what it has mounted."""
+        """The keeper's process id; `/proc/PID/root` shows its mounts."""
         return self._process.pid
 
-    def seen(self, path: Path) -> Path:
-        """A path of its mount namespace, as this process reaches it."""
+    def host_path(self, path: Path) -> Path:
+        """The path by which this process reaches a path of the keeper's mount namespace."""
         return Path(f"/proc/{self.pid}/root{path}")
 
     async def mount(self, mounts: Sequence[Mount]) -> None:
@@ -95,15 +95,20 @@ class Keeping:
             raise SubstrateFailed(f"a mount was refused: {answer['error']}")
 
     async def umount(self, targets: Sequence[str]) -> None:
-        """Take mounts away."""
+        """Unmount the targets."""
         await self._ask({"do": "umount", "targets": list(targets)})
 
     async def spawn(
-        self, argv: Sequence[str], *, groups: Sequence[str] = (), fds: Sequence[int] = (), timeout_s: float = _ANSWER_S
+        self,
+        argv: Sequence[str],
+        *,
+        groups: Sequence[str] = (),
+        fds: Sequence[int] = (),
+        timeout_s: float = _ANSWER_TIMEOUT_S,
     ) -> int:
-        """Run a program to its end, in these control groups; `fds` are its input and output. Its exit status.
+        """Run a program to its end in these control groups. Returns its exit status.
 
-        Raises SubstrateFailed if it could not be started, DeadlineExceeded.
+        `fds` are its standard input and output. Raises SubstrateFailed if it could not be started, DeadlineExceeded.
         """
         request = {"do": "spawn", "argv": list(argv), "groups": list(groups)}
         answer = await self._ask(request, fds, timeout_s=timeout_s)
@@ -112,22 +117,22 @@ class Keeping:
         return int(answer["status"])
 
     async def kill(self, marker: str) -> None:
-        """Kill whatever names the marker on its command line, and return when it is dead."""
+        """Kill all processes with the marker in their command lines, and wait until they are dead."""
         await self._ask({"do": "kill", "marker": marker})
 
     async def close(self) -> None:
-        """End it, with all that it keeps. Idempotent; raises SubstrateFailed if it does not end."""
-        self._hang_up(SubstrateFailed("the substrate was closed while this was under way"))
+        """End the keeper, with all that it holds. Idempotent; raises SubstrateFailed if it does not end."""
+        self._disconnect(SubstrateFailed("the substrate was closed during this request"))
         try:
-            async with asyncio.timeout(_END_S):
-                await self._process.communicate()  # not only wait: the pipe of its last words is to be closed, too
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                await self._process.communicate()  # not `wait`, which would leave the pipe of its standard error open
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-            raise SubstrateFailed(f"the keeper of sandboxes did not end within {_END_S:g} s") from None
+            raise SubstrateFailed(f"gVisor's keeper process did not end within {_END_TIMEOUT_S:g} s") from None
 
     async def _ask(
-        self, request: Mapping[str, object], fds: Sequence[int] = (), *, timeout_s: float = _ANSWER_S
+        self, request: Mapping[str, object], fds: Sequence[int] = (), *, timeout_s: float = _ANSWER_TIMEOUT_S
     ) -> dict[str, Any]:
         number = next(self._numbers)
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -148,12 +153,12 @@ class Keeping:
             try:
                 socket.send_fds(self._control, [packet], list(fds))
             except BlockingIOError:
-                await asyncio.sleep(_SENDING_S)
+                await asyncio.sleep(_SEND_POLL_S)
             except OSError:
                 break
             else:
                 return
-        raise SubstrateFailed("the keeper of sandboxes is gone", hint="open the substrate anew")
+        raise SubstrateFailed("gVisor's keeper process is gone", hint="open the substrate again")
 
     def _receive(self) -> None:
         try:
@@ -163,7 +168,7 @@ class Keeping:
         except OSError:
             packet = b""
         if not packet:
-            self._hang_up(SubstrateFailed("the keeper of sandboxes has died", hint="open the substrate anew"))
+            self._disconnect(SubstrateFailed("gVisor's keeper process has died", hint="open the substrate again"))
             self.on_death()
             return
         answer = json.loads(packet)
@@ -171,7 +176,7 @@ class Keeping:
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    def _hang_up(self, error: SubstrateFailed) -> None:
+    def _disconnect(self, error: SubstrateFailed) -> None:
         if not self._open:
             return
         self._open = False
@@ -182,13 +187,13 @@ class Keeping:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # whoever waits no longer does not have to hear of it
+                waiting.exception()  # mark it as retrieved: the caller may have stopped waiting
 
-    async def _last_words(self) -> str:
+    async def _last_stderr_line(self) -> str:
         assert self._process.stderr is not None
         try:
             async with asyncio.timeout(1.0):
-                said = await self._process.stderr.read(os.sysconf("SC_PAGESIZE"))
+                output = await self._process.stderr.read(os.sysconf("SC_PAGESIZE"))
         except TimeoutError:
-            return "the keeper of sandboxes did not start"
-        return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            return "gVisor's keeper process did not start"
+        return output.decode("utf-8", "replace").strip().rpartition("\n")[2]

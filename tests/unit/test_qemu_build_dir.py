@@ -13,26 +13,26 @@ from dutyfree.errors import CapacityError, DeadlineExceeded, DutyfreeError, Subs
 from dutyfree.model import Resources, SandboxSpec
 from dutyfree.substrates import claims
 from dutyfree.substrates.engine import Marks
-from dutyfree.substrates.qemu import MicroVMSubstrate, workshop
+from dutyfree.substrates.qemu import MicroVMSubstrate, build_dir
 from dutyfree.substrates.qemu.kernel import Kernel
 from dutyfree.substrates.qemu.plan import Build
 from dutyfree.substrates.qemu.saved import Saved
-from dutyfree.substrates.qemu.snapshot import Frozen, Shelf
+from dutyfree.substrates.qemu.snapshot import Frozen, FrozenMachines
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> workshop.Workshop:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build_dir.BuildDir:
     monkeypatch.setenv("DUTYFREE_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(workshop, "KVM", tmp_path / "kvm")
+    monkeypatch.setattr(build_dir, "KVM", tmp_path / "kvm")
     (tmp_path / "kvm").touch()
     kernel = Kernel(tmp_path / "vmlinuz", tmp_path)
-    made = workshop.Workshop(kernel, claims.Claim("1-000000-000000000000", tmp_path, -1))
+    made = build_dir.BuildDir(kernel, claims.Claim("1-000000-000000000000", tmp_path, -1))
     made.own.mkdir(parents=True)
     return made
 
 
 class Probe:
-    """Stands for the machine that is started to find out; fails as it is told, or works."""
+    """Stands for the machine that is started to find out; fails with the given errors, or works."""
 
     def __init__(self, *outcomes: DutyfreeError | None) -> None:
         self.outcomes = list(outcomes)
@@ -48,20 +48,20 @@ class Probe:
 
 
 async def test_a_machine_that_was_late_speaks_against_kvm_for_a_while_only(
-    place: workshop.Workshop, monkeypatch: pytest.MonkeyPatch
+    place: build_dir.BuildDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_booted", Probe(DeadlineExceeded("late"), None))
+    monkeypatch.setattr(place, "_boot_blank", Probe(DeadlineExceeded("late"), None))
     assert not await place._kvm_works()
     assert not await place._kvm_works(), "asked again too soon"
-    monkeypatch.setattr(workshop, "_DOUBT_S", 0)
+    monkeypatch.setattr(build_dir, "_KVM_RETRY_S", 0)
     assert await place._kvm_works()
     assert await place._kvm_works()
 
 
 async def test_a_full_disk_says_nothing_of_kvm_and_a_refusal_does(
-    place: workshop.Workshop, monkeypatch: pytest.MonkeyPatch
+    place: build_dir.BuildDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_booted", Probe(CapacityError("full"), SubstrateFailed("no KVM")))
+    monkeypatch.setattr(place, "_boot_blank", Probe(CapacityError("full"), SubstrateFailed("no KVM")))
     with pytest.raises(CapacityError):
         await place._kvm_works()
     assert not await place._kvm_works()
@@ -90,7 +90,7 @@ async def test_everything_is_given_back_though_a_machine_does_not_die(monkeypatc
 
     monkeypatch.setattr(substrate, "_pool", SimpleNamespace(clear=clear))
     monkeypatch.setattr(substrate, "_claim", claim)
-    monkeypatch.setattr(substrate, "_workshop", place)
+    monkeypatch.setattr(substrate, "_build_dir", place)
     monkeypatch.setattr(substrate.store, "close", lambda: closed.append(True))
     with pytest.raises(SubstrateFailed):
         await substrate.close()
@@ -98,16 +98,16 @@ async def test_everything_is_given_back_though_a_machine_does_not_die(monkeypatc
     await substrate.close()
 
 
-async def test_a_snapshot_can_be_let_go_of_after_the_shelf_was_cleared(tmp_path: Path) -> None:
+async def test_a_snapshot_can_be_released_after_the_substrate_closed(tmp_path: Path) -> None:
     build = Build(Path("/k"), Path("/i"), 1, 1, "tcg")
     frozen = Frozen("live:x", Saved(build, tmp_path / "state"), Resources(), holders=1)
     frozen.saved.directory.mkdir()
-    await Shelf().release(frozen)
+    await FrozenMachines().release(frozen)
     assert not frozen.saved.directory.exists()
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, CapacityError), (errno.EIO, SubstrateFailed)])
-async def test_what_the_kernel_refuses_is_told_in_our_words(
+async def test_os_errors_become_errors_of_our_own(
     monkeypatch: pytest.MonkeyPatch, number: int, expected: type[DutyfreeError]
 ) -> None:
     substrate = MicroVMSubstrate(image="none")

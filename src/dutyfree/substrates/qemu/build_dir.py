@@ -1,7 +1,7 @@
-"""Where machines are prepared: what is known of this host, devices with images, and saved machines to start from.
+"""The directory where machines are prepared: facts about this host, the devices of images, and templates.
 
-Everything lies in one directory, lasts, and is shared by all processes of this user; saved machines last until the host
-is started anew.
+A template is a saved machine that waits for its order. All processes of the user share the directory. Its content is
+kept after they end; templates and facts are kept until the host reboots.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from dutyfree.substrates.qemu import blocks, memory, saved
 from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
 from dutyfree.substrates.qemu.machine import Machine
+from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
-from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
 
 CLAIMS: Final = "microvm"
 KVM: Final = Path("/dev/kvm")
 _PROBE_S: Final = 5.0
 _PROBE_BYTES: Final = 256 * 1024**2
-_DOUBT_S: Final = 600
-"""How long a machine that was merely late speaks against KVM: the host may have been busy."""
+_KVM_RETRY_S: Final = 600
+"""If the probe of KVM timed out, KVM is tried again after this time: the host may have been busy."""
 _TEMPLATE_TIMEOUT_S: Final = 300.0
-_ASK_TIMEOUT_S: Final = 10.0
+_COMMAND_TIMEOUT_S: Final = 10.0
 _STALE_S: Final = 30 * 24 * 3600.0
-_KEPT: Final = 12
-"""Saved machines, of some hundred MB each."""
+_MAX_KEPT: Final = 12
+"""How many templates are kept; each takes a few hundred MB."""
 
 
-class Workshop:
-    """Blocking, but for what is async. Made by `open`."""
+class BuildDir:
+    """The directory of one user, as one process uses it. Methods that are not async block. Call `open` first."""
 
     def __init__(self, kernel: Kernel, claim: claims.Claim) -> None:
         self.directory = state_directory() / "machines"
@@ -55,7 +55,7 @@ class Workshop:
         self._templates = self.directory / "templates"
         self._claim = claim
         self._kernel = kernel
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.version = ""
         self._tsc_khz = 0
@@ -64,11 +64,11 @@ class Workshop:
 
     @property
     def lock_fd(self) -> int:
-        """For machines to inherit."""
+        """The lock of the claim, which every QEMU inherits."""
         return self._claim.lock_fd
 
     async def open(self, wanted: Accelerator | None) -> None:
-        """Make room, remove what the dead have left, and find out what this host can do.
+        """Create the directories, remove what dead processes left, and find out whether KVM works.
 
         Raises SubstrateUnavailable, CapacityError.
         """
@@ -84,33 +84,34 @@ class Workshop:
                 for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SubstrateUnavailable(f"no place for machines: {error}", hint="set DUTYFREE_STATE_DIR") from error
+            message = f"the directory for machines cannot be made: {error}"
+            raise SubstrateUnavailable(message, hint="set DUTYFREE_STATE_DIR") from error
         self._sweep()
-        self.version = _answer([PROGRAM, "--version"], "qemu-system-x86").partition("\n")[0]
+        self.version = _output([PROGRAM, "--version"], "qemu-system-x86").partition("\n")[0]
         self._initrd = make_initrd(self._kernel, self.directory)
-        known = self._known()
-        if "tsc_khz" not in known:
-            self._note(tsc_khz=int(_answer([str(native.init_path()), "--tsc"], "dutyfree")))
-        self._tsc_khz = int(self._known()["tsc_khz"])
+        facts = self._read_facts()
+        if "tsc_khz" not in facts:
+            self._write_facts(tsc_khz=int(_output([str(native.init_path()), "--tsc"], "dutyfree")))
+        self._tsc_khz = int(self._read_facts()["tsc_khz"])
 
     def build(self, memory_bytes: int, cpus: int) -> Build:
-        """A machine of this size on this host."""
+        """The build of a machine of this size on this host."""
         return Build(self._kernel.image, self._initrd, memory_bytes, cpus, self.accelerator, self._tsc_khz)
 
     def saved_path(self, build: Build) -> Path:
-        """Where the saved machine of this build is, or would be."""
+        """The path of this build's template, whether or not it exists."""
         kernel = build.kernel.stat()
         facts = (self.version, str(kernel.st_mtime_ns), str(kernel.st_size), str(blocks.CAPACITY_BYTES))
         return self._templates / f"{self._boot}-{build.key(*facts)}"
 
     async def template(self, build: Build) -> Saved:
-        """A machine of this build that waits for its order; started and saved by whoever needs it first.
+        """The template of this build. The first caller that needs it boots and saves it.
 
         Raises SubstrateUnavailable, SubstrateFailed, DeadlineExceeded, CapacityError.
         """
         path = self.saved_path(build)
         if not path.is_dir():
-            async with self._turns.setdefault(path.name, asyncio.Lock()):
+            async with self._locks.setdefault(path.name, asyncio.Lock()):
                 lock_path = path.with_suffix(".lock")
                 lock = await in_thread(locks.wait, lock_path, _TEMPLATE_TIMEOUT_S, "the maker of a saved machine")
                 try:
@@ -119,7 +120,7 @@ class Workshop:
                         await in_thread(self._trim)
                 finally:
                     lock.release(remove=True)
-        with told("a saved machine is gone"):
+        with wrap_os_errors("a saved machine was removed"):
             os.utime(path)
         return Saved(build, path)
 
@@ -127,75 +128,75 @@ class Workshop:
         draft = Saved(build, path.with_suffix(".draft"))
         await in_thread(remove_tree, draft.directory)
         try:
-            with told("a machine could not be saved"):
+            with wrap_os_errors("a machine could not be saved"):
                 draft.directory.mkdir(mode=0o700)
-            machine = await self._booted(build, draft.memory)
+            machine = await self._boot_blank(build, draft.memory)
             try:
                 await saved.stop(machine)
                 await saved.save(machine, draft.devices)
             finally:
                 await asyncio.shield(machine.end())
-            await in_thread(memory.dig, draft.memory)
-            with told("a machine could not be saved"):
+            await in_thread(memory.punch_holes, draft.memory)
+            with wrap_os_errors("a machine could not be saved"):
                 draft.directory.rename(path)
         finally:
             await in_thread(remove_tree, draft.directory)
 
     def _trim(self) -> None:
-        """Machines that were waked up from what goes here have its files open, and keep them."""
-        known = sorted(
+        """Remove old templates. Machines that were restored from them still have the files open."""
+        templates = sorted(
             (path for path in self._templates.iterdir() if path.is_dir() and not path.suffix),
             key=blocks.last_used_ns,
         )
-        for path in known[:-_KEPT]:
+        for path in templates[:-_MAX_KEPT]:
             remove_tree(path)
 
-    async def _booted(self, build: Build, place: Path, timeout_s: float = saved.BOOT_TIMEOUT_S) -> Machine:
-        with told("a machine got no device"):
+    async def _boot_blank(self, build: Build, place: Path, timeout_s: float = saved.BOOT_TIMEOUT_S) -> Machine:
+        with wrap_os_errors("the device of a machine could not be made"):
             device = blocks.blank(self.directory)
         machine, ports = await saved.boot(build, memory=place, device=device, lock_fd=self.lock_fd, timeout_s=timeout_s)
         ports.close()
         return machine
 
     async def _kvm_works(self) -> bool:
-        """Whether a machine starts with it: the device alone says little. Found out once for each start of the host."""
+        """Whether a machine boots with KVM: it may fail though /dev/kvm exists. Tried once in each boot of the host."""
         if not os.access(KVM, os.R_OK | os.W_OK):
             return False
-        known = await in_thread(self._known)
-        if time.time() - known.get("kvm_late_s", 0) < _DOUBT_S:
+        facts = await in_thread(self._read_facts)
+        if time.time() - facts.get("kvm_late_s", 0) < _KVM_RETRY_S:
             return False
-        if "kvm" not in known:
+        if "kvm" not in facts:
             build = Build(self._kernel.image, self._initrd, _PROBE_BYTES, 1, "kvm")
             place = self.own / "probe"
             try:
-                await (await self._booted(build, place, _PROBE_S)).end()
+                await (await self._boot_blank(build, place, _PROBE_S)).end()
                 works = True
             except DeadlineExceeded:
-                await in_thread(self._note, kvm_late_s=int(time.time()))
+                await in_thread(self._write_facts, kvm_late_s=int(time.time()))
                 return False
             except SubstrateFailed:
                 works = False
             finally:
                 place.unlink(missing_ok=True)
-            await in_thread(self._note, kvm=int(works))
+            await in_thread(self._write_facts, kvm=int(works))
             return works
-        return bool(known["kvm"])
+        return bool(facts["kvm"])
 
-    def _known(self) -> dict[str, int]:
+    def _read_facts(self) -> dict[str, int]:
         try:
-            known = json.loads((self.directory / f"host-{self._boot}.json").read_text())
+            facts = json.loads((self.directory / f"host-{self._boot}.json").read_text())
         except (OSError, ValueError):
             return {}
-        return known if isinstance(known, dict) and all(isinstance(each, int) for each in known.values()) else {}
+        return facts if isinstance(facts, dict) and all(isinstance(each, int) for each in facts.values()) else {}
 
-    def _note(self, **facts: int) -> None:
+    def _write_facts(self, **facts: int) -> None:
         path = self.directory / f"host-{self._boot}.json"
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**self._known(), **facts}))
+        draft.write_text(json.dumps({**self._read_facts(), **facts}))
         draft.rename(path)
 
     def _sweep(self) -> None:
-        """Snapshots of dead processes, and what was saved before the host's last start."""
+        """Remove snapshots of dead processes, and all that was saved before the host's last boot."""
         old = [path for path in self._templates.iterdir() if not path.name.startswith(self._boot)]
         old += [path for path in self.directory.glob("host-*.json") if self._boot not in path.name]
         stale_s = time.time() - _STALE_S
@@ -211,13 +212,13 @@ class Workshop:
             claims.forget(directory)
 
     async def close(self) -> None:
-        """Give up what is this process's own. Idempotent."""
+        """Remove this process's own snapshots and links. Idempotent."""
         with contextlib.suppress(DutyfreeError):
             await in_thread(remove_tree, self.own)
 
 
-def _answer(argv: list[str], package: str) -> str:
+def _output(argv: list[str], package: str) -> str:
     try:
-        return subprocess.run(argv, capture_output=True, check=True, text=True, timeout=_ASK_TIMEOUT_S).stdout
+        return subprocess.run(argv, capture_output=True, check=True, text=True, timeout=_COMMAND_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise SubstrateUnavailable(f"{argv[0]} does not work: {error}", hint=f"install {package}") from error

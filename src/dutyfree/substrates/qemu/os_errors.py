@@ -1,4 +1,4 @@
-"""What the host's kernel refuses, in the words of our own errors."""
+"""Converts OSErrors of the host's kernel to Dutyfree's errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SCARCE: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 @contextmanager
-def told(failure: str) -> Iterator[None]:
-    """Turns OSErrors into CapacityError where something has run out, and into SubstrateFailed otherwise."""
+def wrap_os_errors(failure: str) -> Iterator[None]:
+    """Raise CapacityError for an OSError that means a resource is used up, SubstrateFailed for any other OSError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What processes that were killed have left behind: exactly ours, nothing else."""
+"""Removes what killed processes of ours left behind, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dutyfree.places import state_directory
 from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import groups
 
-_DEATHS_S: Final = 5.0
+_EXIT_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
 
 
 def disk_directory(claim: str) -> Path:
-    """Where the sandboxes of a claim keep what is not in memory."""
+    """The directory for files of a claim's sandboxes that are not in memory."""
     return state_directory() / "gvisor" / claim
 
 
@@ -33,9 +33,9 @@ def sweep(kind: str, found: groups.Groups) -> None:
 
 
 def remove(directory: Path, found: groups.Groups) -> None:
-    """Kill gVisor's processes of a claim, and remove all but its directory; its mounts are gone with its keeper."""
+    """Kill gVisor's processes of a claim, and remove all but its directory. Its mounts vanished with its keeper."""
     marker = os.fsencode(f"--root={directory}/")
-    deadline_s = time.monotonic() + _DEATHS_S
+    deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
     while (left := _marked(marker)) and time.monotonic() < deadline_s:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
