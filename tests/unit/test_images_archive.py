@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from layer_trees import IS_ROOT, OWNERSHIP, archive, described, directory, entry, hard_link, symlink
 
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.archive.pack import pack
-from dutyfree.images.archive.unpack import Unpacked, unpack
 from dutyfree.images.ownership import Ownership
+from dutyfree.images.trees.pack import pack
+from dutyfree.images.trees.unpack import Unpacked, unpack
 
 root_only = pytest.mark.skipif(not IS_ROOT, reason="an ordinary user cannot give files away")
 

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, one_line, plain, size, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.options import size_or_none
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.project import whole
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import count, number, one_line, plain, size, table
 from dutyfree.pool.isolation import Weights
 from dutyfree.pool.trust import Trust
 
@@ -189,7 +189,6 @@ def _lines(advice: Advice) -> list[str]:
 
 
 def _measured_table(advice: Advice) -> list[str]:
-    from dutyfree.measure.report.words import number
 
     rows = [("arm", "isolation", "acquire", "tax per action", "slowdown", "failed", "memory")]
     for each in advice.evidence:
@@ -264,7 +263,6 @@ def _announced(pool: Announced, chosen: Evidence) -> list[str]:
 
 
 def _unannounced(pool: Unannounced, cost: Cost) -> list[str]:
-    from dutyfree.measure.report.words import number
 
     lead_s, expected = number(pool.lead_s, _DIGITS), number(pool.expected, _DIGITS)
     return [

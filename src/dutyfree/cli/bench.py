@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.bench_output import BenchProgress, plain_summary, told_conditions
-from dutyfree.cli.formatting import count, plain, seconds_of
 from dutyfree.cli.measure_extra import measure_extra
+from dutyfree.cli.options import seconds_of
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.errors import CapacityError, InfraFailed, InvalidRequest
+from dutyfree.formatting import count, plain
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dutyfree.client import Box, LocalHost
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 DEFAULTS = Resources()
 
 
@@ -151,3 +152,11 @@ def count_or_none(text: str) -> int | None:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return int(text)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds, from 90s, 30m, 12h, 7d or 2w: the type of an option."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 12h or 7d")
+    return float(match[1]) * _UNITS_S[match[2]]

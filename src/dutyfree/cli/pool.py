@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, duration, plain
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import count, duration, plain
 
 if TYPE_CHECKING:
     from dutyfree.pool.board import Notice

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration, short_digest, size
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import duration, short_digest, size
 
 if TYPE_CHECKING:
     from dutyfree.images.store import NamedImage

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import duration
 
 if TYPE_CHECKING:
     from dutyfree.cli.image.sources import Source

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.blocking import counted, in_thread, staged
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import Layout
@@ -23,6 +22,7 @@ from dutyfree.images.recipes import digests, inputs
 from dutyfree.images.recipes.debian import DebianRoot
 from dutyfree.images.recipes.progress import Kind, Teller
 from dutyfree.images.store import Store
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
 FETCHED: Final = ("docker://", "docker-daemon:")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Self
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import check, documents, locks, staging
 from dutyfree.images.store.holds import FreshHolds, Hold, Holds
@@ -21,6 +20,7 @@ from dutyfree.images.store.prune import Pruned, StageUse, plan
 from dutyfree.images.store.stages import CachedStage, Stages
 from dutyfree.images.store.usage import Usage, account
 from dutyfree.images.trees import copy_tree
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.trees.disk import quoted
+from dutyfree.formatting import quoted
 
 WHITEOUT_PREFIX = b".wh."
 OPAQUE_NAME = b".wh..wh..opq"
