@@ -14,7 +14,6 @@ from typing import Any
 from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, SubstrateFailed
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, Resources, SandboxSpec
 from dutyfree.pool.binding import Binding
@@ -27,6 +26,7 @@ from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.tenancy import Grant
+from dutyfree.threads import in_thread
 
 DEFAULT_LASTING_S = 3600.0
 MAX_NAMES = 4096

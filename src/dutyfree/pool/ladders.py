@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.recipes import bases, digests, inputs
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec, Stage
 from dutyfree.pool.state import Ladder, State
+from dutyfree.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import SubstrateFailed, Unsupported
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.recipes.builder import Built
 from dutyfree.images.recipes.readiness import make_ready
 from dutyfree.images.store import Store
@@ -18,6 +17,7 @@ from dutyfree.pool.binding import Binding
 from dutyfree.pool.ladders import Wanted
 from dutyfree.pool.state import State
 from dutyfree.pool.view import Abilities
+from dutyfree.threads import in_thread
 from dutyfree.trace import timed
 
 Build = Callable[[Recipe], Awaitable[Built]]

@@ -40,8 +40,8 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _export(options: argparse.Namespace) -> int:
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.images.blocking import counted, in_thread
     from dutyfree.images.oci.exporting import export_image
+    from dutyfree.threads import in_thread, in_thread_with_progress
 
     store = await in_thread(opened_store, options)
     named = await in_thread(store.find, options.image)
@@ -49,7 +49,7 @@ async def _export(options: argparse.Namespace) -> int:
     async with Display(quiet=options.quiet) as display:
         # Without a total: an archive is never as long as its files take on a disk.
         display.state.begin("export", f"{options.image}, which takes {size(size_bytes)} here")
-        exported = await counted(
+        exported = await in_thread_with_progress(
             lambda on_bytes: export_image(
                 store, named.image, options.target, _name(named), overwrite=options.overwrite, on_bytes=on_bytes
             ),

@@ -137,7 +137,7 @@ class Layout:
     def _introduce(self, ownership: Ownership) -> None:
         with locks.waiting(self.lock):
             if not self.about.exists():
-                documents.publish({"version": VERSION, "owner": _kind(ownership)}, self.about, self.draft)
+                documents.publish_document({"version": VERSION, "owner": _kind(ownership)}, self.about, self.draft)
 
     def _check_kind(self, ownership: Ownership) -> None:
         try:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InfraFailed, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import SUBORDINATE_IDS, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import (
@@ -33,6 +32,7 @@ from dutyfree.substrates.gvisor.body import GVisorBody, House, Site, make_body
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeping import Keeping
 from dutyfree.substrates.gvisor.layers import Footing, Layers
+from dutyfree.threads import in_thread
 
 KIND: Final = "gvisor"
 PROGRAM_VARIABLE: Final = "DUTYFREE_RUNSC"

@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.guest.runner import Runner
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
 from dutyfree.substrates import claims
@@ -28,6 +27,7 @@ from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
 from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
+from dutyfree.threads import in_thread
 
 MAX_POOL: Final = 256
 _WARM_UP_S: Final = 30.0

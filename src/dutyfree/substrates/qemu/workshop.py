@@ -17,10 +17,10 @@ from typing import Final
 
 from dutyfree import native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import full_disk_told
 from dutyfree.places import state_directory
+from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
 from dutyfree.substrates import claims
 from dutyfree.substrates.qemu import blocks, memory, saved
@@ -30,6 +30,7 @@ from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
 from dutyfree.substrates.qemu.refusals import told
 from dutyfree.substrates.qemu.saved import Saved
+from dutyfree.threads import in_thread
 
 CLAIMS: Final = "microvm"
 KVM: Final = Path("/dev/kvm")
@@ -190,9 +191,7 @@ class Workshop:
 
     def _note(self, **facts: int) -> None:
         path = self.directory / f"host-{self._boot}.json"
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**self._known(), **facts}))
-        draft.rename(path)
+        publish(path, json.dumps({**self._known(), **facts}).encode())
 
     def _sweep(self) -> None:
         """Snapshots of dead processes, and what was saved before the host's last start."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates import claims
@@ -24,6 +23,7 @@ from dutyfree.substrates.vm.cloud_config import CloudConfig
 from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
+from dutyfree.threads import in_thread
 
 PREFIX: Final = "dutyfree-"
 """Before the claim and a random mark in the names of our machines."""

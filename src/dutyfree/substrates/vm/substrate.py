@@ -12,7 +12,6 @@ from typing import Final
 from dutyfree import fork_safety
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec
 from dutyfree.substrates import claims
@@ -24,6 +23,7 @@ from dutyfree.substrates.vm.local import LocalProvider
 from dutyfree.substrates.vm.plan import ACCELERATORS
 from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.saved import Boot
+from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
 _EVERYWHERE: Final = frozenset(
