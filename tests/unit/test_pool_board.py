@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from dutyfree import claims
 from dutyfree.cli.main import main
 from dutyfree.pool.board import Board, notices
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
-from dutyfree.substrates import claims
 
 HOST = """
 import asyncio, dutyfree

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import claims
 from dutyfree.pool.status import PoolStatus
-from dutyfree.substrates import claims
 
 KIND: Final = "pools"
 EVERY_S: Final = 1.0

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from dutyfree import claims
 from dutyfree.errors import InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import SUBORDINATE_IDS, is_root
 from dutyfree.images.store import Store
@@ -25,7 +26,6 @@ from dutyfree.model import (
     Upper,
 )
 from dutyfree.native import guest_path
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.gvisor import groups, release, remains
 from dutyfree.substrates.gvisor.body import GVisorBody, House, Site, make_body

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from dutyfree import claims
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.guest.runner import Runner
 from dutyfree.images.store import Store
 from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import Awake, MicroVMBody

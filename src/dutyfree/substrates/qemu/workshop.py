@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dutyfree import native
+from dutyfree import claims, native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import full_disk_told
 from dutyfree.places import state_directory
 from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
-from dutyfree.substrates import claims
 from dutyfree.substrates.qemu import blocks, memory, saved
 from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
