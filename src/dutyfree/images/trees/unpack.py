@@ -52,8 +52,6 @@ class Unpacked:
     """Of the files' content, holes included."""
     left_out: int = 0
     """Entries and attributes that sandboxes have no use for: device nodes below /dev, labels, notes of AUFS's."""
-    opaque_root: bool = False
-    """Whether the layer hides all layers below it. Overlay mounts ignore that of a root: leave those layers out."""
 
 
 def unpack(
@@ -181,7 +179,6 @@ class _Unpacking:
         self._enter(parents, entry)
         if name == OPAQUE_NAME:
             make_opaque(self._here.fd, self._ownership)
-            self._done.opaque_root |= not parents
             return
         info = self._info(deleted)
         if info is None:

@@ -38,10 +38,6 @@ class Diagnosis:
         """What keeps cells from working."""
         return tuple(cause for cause in self.causes if not cause.minor)
 
-    def remedy_of_all(self) -> str:
-        """What mends all that keeps cells from working, in one line."""
-        return merged(cause.remedy for cause in self.blocking or self.causes).line(self.facts.place)
-
 
 def diagnose(spawner: Path) -> Diagnosis:
     """Try every step. Takes a fraction of a second, leaves nothing. Raises SubstrateFailed if nothing can be tried."""
