@@ -44,6 +44,10 @@ class Entry:
     """Where the content lies in the file, as (offset, length), in order; what is between are holes."""
 
 
+class ArchiveTooLarge(ArchiveRefused):
+    """An archive that may be whole, but has more entries or bytes than the limits allow."""
+
+
 def refused(name: bytes, why: str, hint: str | None = None) -> ArchiveRefused:
     """The refusal of an archive for one entry of it."""
     return ArchiveRefused(f"archive entry {quoted(name)} {why}", hint=hint)

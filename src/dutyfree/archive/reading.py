@@ -10,10 +10,11 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from dutyfree.archive.entries import Entry, Kind, refused
+from dutyfree.archive.entries import ArchiveTooLarge, Entry, Kind, refused
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.archive.records import number, parse_records, time_ns
 from dutyfree.errors import ArchiveRefused
+from dutyfree.formatting import quoted
 
 BLOCK_BYTES: Final = 512
 PIECE_BYTES: Final = 256 * 1024
@@ -196,12 +197,13 @@ class TarReader:
     def _count_entry(self) -> None:
         self._left_entries -= 1
         if self._left_entries < 0:
-            raise ArchiveRefused(f"the archive has more than {self._limits.entries} entries")
+            raise ArchiveTooLarge(f"the archive has more than {self._limits.entries} entries")
 
     def _spend(self, size_bytes: int, name: bytes) -> None:
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
-            raise refused(name, f"makes the archive larger than {self._limits.bytes} bytes unpacked")
+            what = f"archive entry {quoted(name)} makes the archive larger than {self._limits.bytes} bytes unpacked"
+            raise ArchiveTooLarge(what)
 
     def _skip(self) -> None:
         left = self._payload_bytes + self._padding_bytes

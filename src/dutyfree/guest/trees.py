@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from dutyfree.archive.entries import Entry, Kind, path_of
+from dutyfree.archive.entries import ArchiveTooLarge, Entry, Kind, path_of
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.archive.reading import PIECE_BYTES, ByteSource, TarReader
 from dutyfree.errors import ArchiveRefused, FileFailed, InvalidRequest
@@ -63,6 +63,8 @@ def unpack(source: ByteSource, root: Path, limit_bytes: int) -> None:
     """
     try:
         _Unpacking(source, root, limit_bytes).run()
+    except ArchiveTooLarge as error:
+        raise _refused(b"the tree", errno.EFBIG, error.message) from error
     except ArchiveRefused as error:
         raise BrokenTree(error.message) from error
     except (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
@@ -75,10 +77,10 @@ def unpack(source: ByteSource, root: Path, limit_bytes: int) -> None:
 
 
 def _reader_limits(limit_bytes: int) -> ArchiveLimits:
-    """Above the limits that `_Unpacking` checks: those give a FileFailed, these end the sandbox."""
+    """`_Unpacking` counts the content alone; the reader counts headers and padding, too."""
     return ArchiveLimits(
         bytes=limit_bytes + 2 * _MAX_NAMES_BYTES,
-        entries=MAX_ENTRIES + 1,
+        entries=MAX_ENTRIES,
         path_bytes=_MAX_HEADER_BYTES,
         name_bytes=_MAX_HEADER_BYTES,
         depth=_MAX_DEPTH,
@@ -92,7 +94,6 @@ class _Unpacking:
         self._reader = TarReader(source, self._limits)
         self._root = root
         self._limit_bytes = self._left_bytes = limit_bytes
-        self._left_entries = MAX_ENTRIES
         self._left_names_bytes = _MAX_NAMES_BYTES
         self._symlinks: list[tuple[Path, bytes]] = []
         self._directories: list[tuple[Path, Entry]] = []
@@ -109,9 +110,6 @@ class _Unpacking:
             _set_mtime(path, entry)
 
     def _count(self, entry: Entry) -> None:
-        self._left_entries -= 1
-        if self._left_entries < 0:
-            raise _refused(b"the tree", errno.EFBIG, f"more than {MAX_ENTRIES} entries")
         self._left_bytes -= entry.size_bytes
         if self._left_bytes < 0:
             raise _refused(entry.name, errno.EFBIG, f"more than {self._limit_bytes} bytes")

@@ -36,7 +36,7 @@ class Groups:
 
     def prepare(self, owner: str) -> None:
         """Make them. Raises SubstrateFailed."""
-        with _told():
+        with _wrap_os_errors():
             for parent in self.parents(owner):
                 parent.mkdir(exist_ok=True)
                 if self.version == 2:
@@ -51,7 +51,7 @@ class Groups:
 
     def make(self, owner: str, number: int, resources: Resources) -> None:
         """Make them. Raises SubstrateFailed."""
-        with _told():
+        with _wrap_os_errors():
             for group in self.of(owner, number, resources):
                 group.mkdir(exist_ok=True)
             for name, settings in plan(self.version, resources).items():
@@ -103,7 +103,7 @@ def _removed(group: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _wrap_os_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -27,7 +27,7 @@ from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 
 CAPACITY_BYTES: Final = 64 * 1024**3
 """Every device is this big, whatever is on it: a saved machine has seen its size, and wakes up to another image."""
@@ -81,7 +81,7 @@ class Devices:
         with self._turn:
             self._holders[own] += 1
         try:
-            with told("no block image could be made"):
+            with wrap_os_errors("no block image could be made"):
                 if not own.exists():
                     with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
                         self._link(store, image, name, own)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.qemu.monitor import COMMAND_TIMEOUT_S, Monitor
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 
 _EXIT_S: Final = 5.0
 _START_TIMEOUT_S: Final = 20.0
@@ -54,7 +54,7 @@ class Machine:
         if setpriv is None or shutil.which(argv[0]) is None:
             missing, package = ("setpriv", "util-linux") if setpriv is None else (argv[0], "qemu-system-x86")
             raise SubstrateUnavailable(f"there is no program {missing!r}", hint=f"install {package}")
-        with told(f"{argv[0]} could not be started"):
+        with wrap_os_errors(f"{argv[0]} could not be started"):
             return await cls._start([setpriv, "--pdeathsig", "KILL"], argv, directory, {*pass_fds}, lock_fd)
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 8
@@ -28,7 +28,7 @@ def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
     A machine that does not share that file with others (`shared`: it writes to the file itself) has its own copies of
     the pages it changed, and those lie over the file's. Raises CapacityError, SubstrateFailed.
     """
-    with told(_FAILURE), target.open("xb", buffering=0) as file:
+    with wrap_os_errors(_FAILURE), target.open("xb", buffering=0) as file:
         size_bytes, out = os.fstat(base_fd).st_size, file.fileno()
         os.truncate(out, size_bytes)
         for start, length in _written(base_fd, size_bytes):
@@ -40,7 +40,7 @@ def copy_memory(pid: int, base_fd: int, target: Path, *, shared: bool) -> None:
 def dig(path: Path) -> None:
     """Make holes of what is zero in a file: every copy of it is the smaller. Blocks. Raises as `copy_memory` does."""
     dug = path.with_suffix(".dug")
-    with told(_FAILURE), path.open("rb") as source, dug.open("xb", buffering=0) as target:
+    with wrap_os_errors(_FAILURE), path.open("rb") as source, dug.open("xb", buffering=0) as target:
         size_bytes = os.fstat(source.fileno()).st_size
         os.truncate(target.fileno(), size_bytes)
         for start, length in _written(source.fileno(), size_bytes):

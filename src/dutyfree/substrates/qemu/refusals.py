@@ -14,7 +14,7 @@ _SCARCE: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 @contextmanager
-def told(failure: str) -> Iterator[None]:
+def wrap_os_errors(failure: str) -> Iterator[None]:
     """Turns OSErrors into CapacityError where something has run out, and into SubstrateFailed otherwise."""
     try:
         yield

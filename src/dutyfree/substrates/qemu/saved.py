@@ -14,7 +14,7 @@ from typing import Final
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import READY, Build, arguments
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 
 BOOT_TIMEOUT_S: Final = 120.0
 READY_TIMEOUT_S: Final = 60.0
@@ -88,7 +88,7 @@ async def boot(
 
     Raises SubstrateUnavailable, SubstrateFailed, CapacityError, DeadlineExceeded.
     """
-    with told("a machine got no memory"):
+    with wrap_os_errors("a machine got no memory"):
         os.close(os.open(memory, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(memory, build.memory_bytes)
     machine, ports = await _started(build, memory=memory, shared=True, device=device, lock_fd=lock_fd)
@@ -103,7 +103,7 @@ async def boot(
 
 async def restore(saved: Saved, *, device: Path, lock_fd: int | None) -> tuple[Machine, Ports]:
     """Wake up a saved machine, which goes on where it was, with memory of its own. Raises as `boot` does."""
-    with told("a saved machine cannot be read"):
+    with wrap_os_errors("a saved machine cannot be read"):
         devices = os.open(saved.devices, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return await _started(
@@ -139,7 +139,7 @@ async def _started(
 ) -> tuple[Machine, Ports]:
     with ExitStack() as ours, ExitStack() as theirs:
         pairs = []
-        with told("a machine got no ports"):
+        with wrap_os_errors("a machine got no ports"):
             for _ in range(2):
                 our_end, their_end = socket.socketpair()
                 ours.enter_context(our_end).setblocking(False)

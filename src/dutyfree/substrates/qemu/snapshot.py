@@ -16,7 +16,7 @@ from dutyfree.substrates.kept_snapshot import KeptSnapshot
 from dutyfree.substrates.qemu import memory, saved
 from dutyfree.substrates.qemu.body import Awake
 from dutyfree.substrates.qemu.plan import clock
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
@@ -76,7 +76,7 @@ async def freeze(awake: Awake, channel: Channel, directory: Path, name: str, res
     """
     state = Saved(awake.build, directory)
     frozen = Frozen(name, state, resources)
-    with told("a machine could not be saved"):
+    with wrap_os_errors("a machine could not be saved"):
         try:
             await in_thread(_prepare, frozen, awake.device)
             channel.pause()

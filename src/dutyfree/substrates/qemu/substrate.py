@@ -23,7 +23,7 @@ from dutyfree.substrates.qemu.doubles import Doubles
 from dutyfree.substrates.qemu.kernel import find_kernel
 from dutyfree.substrates.qemu.plan import Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.substrates.qemu.snapshot import Frozen, MicroVMSnapshot, Shelf, freeze
 from dutyfree.substrates.qemu.workshop import CLAIMS, Workshop
@@ -121,7 +121,7 @@ class MicroVMSubstrate(EngineSubstrate):
         self._claim, self._workshop = claim, workshop
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> MicroVMBody:
-        with told("a machine could not be made"):
+        with wrap_os_errors("a machine could not be made"):
             if spec.image.layers and spec.image.layers[-1].startswith("live:"):
                 return await self._from_snapshot(spec, marks)
             return await self._from_image(spec, marks)
@@ -183,7 +183,7 @@ class MicroVMSubstrate(EngineSubstrate):
         """A machine with this image that has run a program: what that needed lies in its memory."""
         self._opened().devices.hold_again(device)  # at once: whoever asked for a double may be gone before it is there
         try:
-            with told("a machine could not be saved"):
+            with wrap_os_errors("a machine could not be saved"):
                 awake = await self._waiting_for_order(self._build(resources), device, resources)
                 body = await MicroVMBody.greeted(self, awake, SandboxSpec(resources), Image())
                 try:
@@ -251,7 +251,7 @@ class MicroVMSubstrate(EngineSubstrate):
         return awake
 
     async def _restored(self, frozen: Saved, device: Path) -> Awake:
-        with told("a saved machine cannot be read"):
+        with wrap_os_errors("a saved machine cannot be read"):
             memory_fd = _open(frozen.memory)
         try:
             lock_fd = self._opened().lock_fd

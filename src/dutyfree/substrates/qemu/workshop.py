@@ -18,7 +18,7 @@ from typing import Final
 from dutyfree import claims, native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import full_disk_told
+from dutyfree.images.store.layout import wrap_disk_full
 from dutyfree.places import state_directory
 from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
@@ -27,7 +27,7 @@ from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
-from dutyfree.substrates.qemu.refusals import told
+from dutyfree.substrates.qemu.refusals import wrap_os_errors
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.threads import in_thread
 
@@ -80,7 +80,7 @@ class Workshop:
 
     def _prepare(self) -> None:
         try:
-            with full_disk_told():
+            with wrap_disk_full():
                 for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -119,7 +119,7 @@ class Workshop:
                         await in_thread(self._trim)
                 finally:
                     lock.release(remove=True)
-        with told("a saved machine is gone"):
+        with wrap_os_errors("a saved machine is gone"):
             os.utime(path)
         return Saved(build, path)
 
@@ -127,7 +127,7 @@ class Workshop:
         draft = Saved(build, path.with_suffix(".draft"))
         await in_thread(remove_tree, draft.directory)
         try:
-            with told("a machine could not be saved"):
+            with wrap_os_errors("a machine could not be saved"):
                 draft.directory.mkdir(mode=0o700)
             machine = await self._booted(build, draft.memory)
             try:
@@ -136,7 +136,7 @@ class Workshop:
             finally:
                 await asyncio.shield(machine.end())
             await in_thread(memory.dig, draft.memory)
-            with told("a machine could not be saved"):
+            with wrap_os_errors("a machine could not be saved"):
                 draft.directory.rename(path)
         finally:
             await in_thread(remove_tree, draft.directory)
@@ -151,7 +151,7 @@ class Workshop:
             remove_tree(path)
 
     async def _booted(self, build: Build, place: Path, timeout_s: float = saved.BOOT_TIMEOUT_S) -> Machine:
-        with told("a machine got no device"):
+        with wrap_os_errors("a machine got no device"):
             device = blocks.blank(self.directory)
         machine, ports = await saved.boot(build, memory=place, device=device, lock_fd=self.lock_fd, timeout_s=timeout_s)
         ports.close()
