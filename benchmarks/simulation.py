@@ -15,11 +15,11 @@ from typing import Any
 from dutyfree.contract import Substrate
 from dutyfree.model import Image, Resources, SandboxSpec
 from dutyfree.pool.demand import Announcement
-from dutyfree.pool.wanted import Wanted
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.routing import Policy
 from dutyfree.pool.staging import Stager
+from dutyfree.pool.wanted import Wanted
 from dutyfree.simulate import agreement, parse_recording, replay
 from dutyfree.simulate.recorder import HeardCosts, Recorder
 from dutyfree.substrates.fake import FakeSubstrate, Latencies

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,6 +16,7 @@ from dutyfree.errors import InvalidRequest
 MAX_FILE_BYTES: Final = 1024 * 1024
 
 T = TypeVar("T")
+Default = TypeVar("Default")
 
 
 def read_document(path: Path, what: str) -> dict[str, Any]:
@@ -52,19 +54,19 @@ def _beginning(path: Path, most_bytes: int, what: str = "") -> bytes:
 
 @dataclass(slots=True)
 class Table:
-    """A table of the file, and where it stands, for messages."""
+    """A table of the file, and where it stands. Every method raises InvalidRequest, which names the place."""
 
     content: Mapping[str, Any]
     where: str
 
     def allow(self, *keys: str) -> None:
-        """Raise InvalidRequest for a key that is not one of these."""
+        """Refuse a key that is not one of these."""
         for key in self.content:
             if key not in keys:
                 raise InvalidRequest(f"{self.where}: there is no key {key!r:.80}", hint=f"use {', '.join(keys)}")
 
     def required(self, key: str, kind: Callable[[Any], T]) -> T:
-        """The value of a key, as `kind` reads it. Raises InvalidRequest if there is none."""
+        """The value of a key, as `kind` reads it; refused if there is no such key."""
         if key not in self.content:
             raise InvalidRequest(f"{self.where}: {key!r} is missing")
         return self.checked(key, lambda: kind(self.content[key]))
@@ -73,12 +75,25 @@ class Table:
         """The same of a key that need not be there."""
         return self.required(key, kind) if key in self.content else None
 
+    def given(self, key: str, kind: Callable[[Any], T], default: Default) -> T | Default:
+        """The value of a key, or `default` where there is no such key."""
+        return self.required(key, kind) if key in self.content else default
+
+    def each(self, key: str) -> Iterator[Table]:
+        """The tables in the list under `key`, in their order; none if there is no such key."""
+        for number, content in enumerate(self.optional(key, tables) or [], start=1):
+            yield Table(content, f"{self.where}, {key} {number}")
+
+    def under(self, key: str) -> Table:
+        """The table under `key`; an empty one if there is no such key."""
+        return self.inner(key, self.optional(key, table) or {})
+
     def inner(self, key: str, content: Mapping[str, Any]) -> Table:
         """A table that stands under `key` of this one."""
         return Table(content, f"{self.where}, {key}")
 
     def checked(self, key: str | None, work: Callable[[], T]) -> T:
-        """Do the work; what it refuses is told with the place."""
+        """Do the work; its InvalidRequest is raised again with the place."""
         try:
             return work()
         except InvalidRequest as error:
@@ -90,13 +105,19 @@ class Table:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"a string is wanted, not {value!r:.80}")
+        raise _wanted("a string", value)
     return value
+
+
+def nonempty_text(value: Any) -> str:
+    if not text(value):
+        raise InvalidRequest("a string with something in it is wanted")
+    return str(value)
 
 
 def texts(value: Any) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"a list of strings is wanted, not {value!r:.80}")
+        raise _wanted("a list of strings", value)
     return [text(each) for each in value]
 
 
@@ -104,24 +125,90 @@ def texts_or_one(value: Any) -> list[str]:
     return texts(value if isinstance(value, list) else [value])
 
 
+def number(value: Any) -> float:
+    """A finite number."""
+    return _number(value, -sys.float_info.max, "a finite number")
+
+
+def nonnegative(value: Any) -> float:
+    """A finite number that is not below zero."""
+    return _number(value, 0, "a number that is not negative")
+
+
 def positive(value: Any) -> float:
-    """A number above zero, and finite."""
+    """A finite number above zero."""
+    return _number(value, math.ulp(0.0), "a positive number")
+
+
+def _number(value: Any, least: float, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"a number is wanted, not {value!r:.80}")
-    if not 0 < value <= sys.float_info.max:
-        raise InvalidRequest(f"a positive number is wanted, not {value!r:.80}")
+        raise _wanted("a number", value)
+    if not least <= value <= sys.float_info.max:
+        raise _wanted(what, value)
     return float(value)
+
+
+def whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wanted("a whole number", value)
+    return value
+
+
+def natural(value: Any) -> int:
+    """A whole number that is not negative, and that other tools can hold, too."""
+    if not 0 <= whole(value) < 2**63:
+        raise _wanted("a whole number from 0 to 2**63 - 1", value)
+    return int(value)
+
+
+def positive_whole(value: Any) -> int:
+    if whole(value) < 1:
+        raise _wanted("a positive whole number", value)
+    return int(value)
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wanted("true or false", value)
+    return value
+
+
+def listed(kind: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    """A list of such values."""
+
+    def read(value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise _wanted("a list", value)
+        return tuple(kind(each) for each in value)
+
+    return read
+
+
+def unless_none(kind: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Such a value, or null, or (TOML has no null) the word "none"."""
+    return lambda value: None if value is None or value == "none" else kind(value)
+
+
+def options(value: Any) -> dict[str, str]:
+    """Strings by name; numbers, true and false become what one would have typed on a command line."""
+    return {name: _typed(each) for name, each in table(value).items()}
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else text(value)
 
 
 def table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidRequest(f"a table is wanted, not {value!r:.80}")
+        raise _wanted("a table", value)
     return value
 
 
 def tables(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"a list of tables is wanted, not {value!r:.80}")
+        raise _wanted("a list of tables", value)
     return [table(each) for each in value]
 
 
@@ -132,3 +219,7 @@ def tables_or_one(value: Any) -> list[dict[str, Any]]:
 def environment(value: Any) -> dict[str, str]:
     """Names and values of variables."""
     return {key: text(each) for key, each in table(value).items()}
+
+
+def _wanted(what: str, value: Any) -> InvalidRequest:
+    return InvalidRequest(f"{what} is wanted, not {value!r:.80}")

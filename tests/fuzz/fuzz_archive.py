@@ -21,12 +21,12 @@ except ImportError:
     sys.exit(2)
 
 with atheris.instrument_imports():
+    from dutyfree.archive.compression import decompressed
+    from dutyfree.archive.limits import ArchiveLimits
     from dutyfree.errors import ArchiveRefused
-    from dutyfree.images.archive.compression import decompressed
-    from dutyfree.images.archive.limits import ArchiveLimits
-    from dutyfree.images.archive.pack import pack
-    from dutyfree.images.archive.unpack import unpack
     from dutyfree.images.ownership import Ownership
+    from dutyfree.images.trees.pack import pack
+    from dutyfree.images.trees.unpack import unpack
     from dutyfree.removal import remove_tree
 
 LIMITS = ArchiveLimits(bytes=1024 * 1024, entries=200)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from dutyfree import claims
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS, is_root
 from dutyfree.model import Capability
-from dutyfree.substrates import claims
 from dutyfree.substrates.cell.ids import RANGES, IdRanges
 
 pytestmark = pytest.mark.skipif(not is_root(), reason="only root has ranges of ids to give")

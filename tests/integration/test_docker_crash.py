@@ -145,7 +145,7 @@ async def test_what_others_made_of_what_was_ours_is_theirs(engine: Engine, tmp_p
 
 def _died_with_a_claim() -> str:
     """The name of a claim of a process that has ended."""
-    command = [sys.executable, "-c", "from dutyfree.substrates import claims; print(claims.claim('docker').name)"]
+    command = [sys.executable, "-c", "from dutyfree import claims; print(claims.claim('docker').name)"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 

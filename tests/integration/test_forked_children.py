@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dutyfree import claims
 from dutyfree.model import Action, SandboxSpec, Upper
-from dutyfree.substrates import claims
 from dutyfree.substrates.cell import CellSubstrate
 
 FORKS = {
@@ -135,7 +135,7 @@ async def test_a_child_that_leaves_its_parents_blocks_takes_nothing_away() -> No
 def test_a_claim_dies_with_its_process_though_a_child_lives_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "state_base", lambda: tmp_path)
     code = (
-        "from pathlib import Path\nfrom dutyfree.substrates import claims\n"
+        "from pathlib import Path\nfrom dutyfree import claims\n"
         f"claims.state_base = lambda: Path({str(tmp_path)!r})\n"
         "claimed = claims.claim('x')\n" + FORKS["os.fork"] + "print(claimed.name, flush=True)\ninput()\n"
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from dutyfree import claims
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
 from dutyfree.images.ownership import is_root
-from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient, Mount
 
 pytestmark = pytest.mark.skipif(not is_root(), reason="gVisor's keeper: only root can mount")
@@ -123,7 +123,7 @@ async def test_its_end_leaves_nothing(claim: claims.Claim, tmp_path: Path) -> No
 HOST = """
 import asyncio, ctypes, os, sys, time
 from pathlib import Path
-from dutyfree.substrates import claims
+from dutyfree import claims
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 
 async def main():

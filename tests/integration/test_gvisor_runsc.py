@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from dutyfree import claims
 from dutyfree.errors import (
     InfraFailed,
     InvalidRequest,
@@ -26,7 +27,6 @@ from dutyfree.errors import (
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Action, Capability, Image, Network, Phase, Resources, SandboxSpec, Upper
 from dutyfree.native import guest_path
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.gvisor import GVisorSubstrate
 from dutyfree.substrates.gvisor.substrate import find_program

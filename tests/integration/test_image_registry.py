@@ -24,8 +24,8 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused, DeadlineExceeded, InfraFailed, InvalidRequest
-from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.oci.documents import CONFIG_TYPE, GZIP_LAYER_TYPE, MANIFEST_TYPE, NAME_ANNOTATION, architecture
 from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_source, import_tar

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from dutyfree import claims
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone, SubstrateUnavailable, Unsupported
 from dutyfree.model import Action, Image, Phase, Resources, SandboxSpec, Span
 from dutyfree.model.limits import MIB
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.qemu import MicroVMSubstrate
 from dutyfree.substrates.qemu.plan import AGAIN

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from dutyfree import claims
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.model import Span
 from dutyfree.pool.options import PoolOptions
-from dutyfree.substrates import claims
 from dutyfree.trace import JournalWriter
 
 RECIPE = dutyfree.Recipe(stages=(dutyfree.Stage("image", run=("echo ready > /root/ready",)),))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from test_vm_machines import SMALL, machines
 
+from dutyfree import claims
 from dutyfree.errors import InvalidRequest, SubstrateFailed, SubstrateUnavailable
 from dutyfree.model import Action, Capability
-from dutyfree.substrates import claims
 from dutyfree.substrates.vm import VMSubstrate
 from dutyfree.substrates.vm.cloud import KIND
 from engines_here import OTHER_MACHINES

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
-from dutyfree.substrates.cell import cgroups, hostroot, plan
+from dutyfree.substrates.cell import cgroups, hostroot, plan, spawner_root
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
 from dutyfree.substrates.cell.mounts import Mount
-from dutyfree.substrates.cell.operations import MountFlag, Operation, Verb, encode, op
+from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, encode, op
 from dutyfree.substrates.cell.parts import Listing, Part, Showing, for_root, for_user, is_open, of_installation
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
-from dutyfree.substrates.cell.spawner_root import spawner_plan
 from dutyfree.substrates.hierarchies import Cgroups
 
 V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
@@ -48,6 +47,23 @@ def host_roots(draw: st.DrawFn) -> HostRoot:
 
 def setting(host: HostRoot, *, rootless: bool = False, groups: Cgroups = V1) -> Setting:
     return Setting("7-ab", host, groups, rootless, "/run/dutyfree/7-ab", "/var/lib/dutyfree/7-ab", "/layers-here")
+
+
+def spawner_plan(setting: Setting) -> Plan:
+    """All steps of the spawner, as on a machine that refuses none."""
+    parts = [part for part in setting.host.parts if part.showing is not Showing.TAKEN_APART]
+    binds = [operation for part in parts for operation in spawner_root.part_plan(setting, part)]
+    return [
+        *spawner_root.root_plan(setting),
+        *binds,
+        *spawner_root.move_plan(setting),
+        *spawner_root.last_plan(setting),
+    ]
+
+
+def cell_plan(setting: Setting, cell: int, spec: SandboxSpec, base: Base | None = None) -> Plan:
+    """One cell."""
+    return [*plan.individual_plan(setting, cell, spec, None), *plan.common_plan(setting, spec, base or Base())]
 
 
 def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
@@ -115,7 +131,7 @@ bases = st.one_of(
 def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not_the_own_one(
     host: HostRoot, rootless: bool, network: Network, upper: Upper, base: Base
 ) -> None:
-    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper), base)
+    operations = cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper), base)
     verbs = [operation.verb for operation in operations]
     assert verbs[-2:] == [Verb.CAPS, Verb.EXEC]
     assert verbs.count(Verb.USER) == 1
@@ -130,7 +146,7 @@ def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not
 def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
     host: HostRoot, rootless: bool, base: Base
 ) -> None:
-    operations = plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)
+    operations = cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)
     for index, (_target, options) in enumerate(overlays(operations)):
         order = options.removeprefix("lowerdir=").split(",")[0].split(":")
         assert not (rootless and any(each.startswith("/bases") for each in order)), "an ordinary user has none"
@@ -147,7 +163,7 @@ def test_an_image_hides_the_host_and_no_layer_comes_before_the_skeleton(
 
 @given(host_roots(), st.booleans(), bases)
 def test_all_that_a_cell_writes_is_in_one_tree(host: HostRoot, rootless: bool, base: Base) -> None:
-    for target, options in overlays(plan.cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)):
+    for target, options in overlays(cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(), base)):
         [upper] = [each.removeprefix("upperdir=") for each in options.split(",") if each.startswith("upperdir=")]
         assert upper == "/up/upper" + target.removeprefix("/new")
 
@@ -169,7 +185,7 @@ def test_a_rootless_cell_masks_directories_by_mounts_and_files_by_its_layer_wher
     shown = (Part("/etc").as_it_is("/etc/hosts is mounted below it"), *ROOTLESS_PARTS[1:])
     for parts, by_layer in ((ROOTLESS_PARTS, True), (shown, False)):
         here = setting(replace(HOST, parts=parts), rootless=True)
-        targets = {target for _source, target, *_rest in arguments(plan.cell_plan(here, 3, SandboxSpec()), Verb.MOUNT)}
+        targets = {target for _source, target, *_rest in arguments(cell_plan(here, 3, SandboxSpec()), Verb.MOUNT)}
         assert {"/new/etc/ssh", "/new/var/tmp"} <= targets
         hidden = [path for path, *_rest in arguments(spawner_plan(here), Verb.MKNOD)]
         assert (hidden, "/new/etc/shadow" in targets) == ((["/mask/etc/shadow"], False) if by_layer else ([], True))
@@ -189,13 +205,13 @@ def test_copies_belong_to_the_cells_users() -> None:
 def test_a_separate_file_system_of_the_installation_is_overlaid_on_its_own() -> None:
     host = replace(HOST, parts=(Part("/usr"),))
     assert any(source == "/usr" for source, *_rest in arguments(spawner_plan(setting(host)), Verb.TAKE))
-    seen = overlays(plan.cell_plan(setting(host), 3, SandboxSpec()))
+    seen = overlays(cell_plan(setting(host), 3, SandboxSpec()))
     assert [target for target, _options in seen] == ["/new", "/new/usr"]
 
 
 def test_a_rootless_cell_sees_read_only_what_cannot_be_overlaid() -> None:
     host = replace(HOST, parts=(Part("/usr").as_it_is("/usr/local is mounted below it"),))
-    operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
+    operations = cell_plan(setting(host, rootless=True), 3, SandboxSpec())
     assert "/new/usr" not in dict(overlays(operations))
     assert arguments(operations, Verb.SHOW) == [("/parts/0", "/new/usr")]
     assert any(
@@ -224,7 +240,7 @@ def test_without_privilege_a_directory_with_a_mount_below_it_is_taken_apart() ->
     }
     assert parts["/usr"].links == (("lib64", "lib"),)
     host = replace(HOST, parts=tuple(parts.values()))
-    operations = plan.cell_plan(setting(host, rootless=True), 3, SandboxSpec())
+    operations = cell_plan(setting(host, rootless=True), 3, SandboxSpec())
     overlaid = [target for target, _options in overlays(operations)]
     assert overlaid == ["/new", "/new/usr/bin", "/new/usr/local/bin", "/new/usr/local/nv"]
 
@@ -256,7 +272,7 @@ def test_root_sees_single_files_read_only_and_directories_overlaid() -> None:
         "/usr/a,b": "read-only",  # what would end an option of a mount
     }
     parts = tuple(replace(part, number=number) for number, part in enumerate(parts))
-    operations = plan.cell_plan(setting(replace(HOST, parts=parts)), 3, SandboxSpec())
+    operations = cell_plan(setting(replace(HOST, parts=parts)), 3, SandboxSpec())
     assert ("/parts/0", "/new/etc/hosts") in arguments(operations, Verb.SHOW)
 
 
@@ -268,7 +284,7 @@ def test_what_is_mounted_in_or_on_a_closed_directory_is_left_out() -> None:
 
 def test_masks_cover_what_is_hidden_in_a_part_that_is_shown_as_it_is() -> None:
     host = replace(HOST, parts=(Part("/var").as_it_is("so"), Part("/etc").as_it_is("so")))
-    operations = plan.cell_plan(setting(host), 3, SandboxSpec())
+    operations = cell_plan(setting(host), 3, SandboxSpec())
     targets = [target for _source, target, *_rest in arguments(operations, Verb.MOUNT)]
     assert {"/new/etc/ssh", "/new/etc/shadow", "/new/var/tmp"} <= set(targets)
 
@@ -287,13 +303,13 @@ def test_data_that_is_mounted_on_the_host_is_no_part_of_its_installation() -> No
 
 def test_no_network_means_a_namespace_of_its_own() -> None:
     for network, isolated in ((Network.NONE, True), (Network.HOST, False)):
-        operations = plan.cell_plan(setting(HOST), 3, SandboxSpec(network=network))
+        operations = cell_plan(setting(HOST), 3, SandboxSpec(network=network))
         assert bool(arguments(operations, Verb.NETWORK)) is isolated
 
 
 def test_an_upper_on_tmpfs_is_limited_in_bytes_and_inodes() -> None:
     spec = SandboxSpec(resources=Resources(disk_bytes=64 * 2**20))
-    operations = plan.cell_plan(setting(HOST), 3, spec)
+    operations = cell_plan(setting(HOST), 3, spec)
     [options] = [options for _s, target, _k, _f, options in arguments(operations, Verb.MOUNT) if target == "/up"]
     assert "size=67108864" in options
     assert "nr_inodes=8192" in options
@@ -369,13 +385,13 @@ def test_the_place_of_core_dumps_is_masked_where_it_is_a_place_of_its_own() -> N
 def test_a_rootless_cell_does_not_see_which_keys_its_user_has() -> None:
     host = replace(HOST, has_keys=True)
     for rootless in (True, False):
-        mounts = arguments(plan.cell_plan(setting(host, rootless=rootless), 1, SandboxSpec()), Verb.MOUNT)
+        mounts = arguments(cell_plan(setting(host, rootless=rootless), 1, SandboxSpec()), Verb.MOUNT)
         assert any(mount[1] == "/new/proc/keys" for mount in mounts) is rootless
 
 
 def test_a_cell_of_roots_has_device_nodes_of_its_own_that_it_cannot_change() -> None:
     shown = replace(HOST, parts=(Part("/etc").as_it_is("so"),))
-    operations = plan.cell_plan(setting(shown), 1, SandboxSpec())
+    operations = cell_plan(setting(shown), 1, SandboxSpec())
     mounts = {target: rest for _source, target, *rest in arguments(operations, Verb.MOUNT)}
     kind, flags, options = mounts["/new/dev"]
     assert kind == "overlay"

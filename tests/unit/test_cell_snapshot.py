@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SandboxGone, SandboxReset, SubstrateFailed
-from dutyfree.images.archive.pack import pack
+from dutyfree.images.trees.pack import pack
 from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate, frozen, purity
 from dutyfree.substrates.cell.chain import Chain

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dutyfree.substrates import claims
+from dutyfree import claims
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,23 @@ def test_a_process_that_others_may_not_see_is_alive(boot: str, monkeypatch: pyte
 @pytest.mark.parametrize("pid", ["0", "99999999", "9" * 30])
 def test_numbers_that_no_process_has_are_not_judged(boot: str, pid: str) -> None:
     assert not claims.is_dead(f"{pid}-abcdef-{boot}")
+
+
+def test_a_claim_that_was_given_up_is_dead_though_its_process_lives() -> None:
+    released, abandoned, used = (claims.claim("x") for _ in range(3))
+    released.release()
+    abandoned.abandon()
+    assert [claims.is_dead(each.name, "x") for each in (released, abandoned, used)] == [True, True, False]
+    assert claims.dead("x") == [abandoned.directory], "by it the next one finds what is left"
+    used.release()
+
+
+def test_a_program_that_has_the_lock_keeps_a_claim_that_was_given_up() -> None:
+    claimed = claims.claim("x")
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[claimed.lock_fd]
+    ) as program:
+        claimed.abandon()
+        assert not claims.is_dead(claimed.name, "x")
+        program.kill()
+    assert claims.is_dead(claimed.name, "x")

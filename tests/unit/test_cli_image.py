@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from dutyfree.cli import formatting, progress_bar
+from dutyfree import formatting
+from dutyfree.cli import progress_bar
 from dutyfree.cli.progress_bar import ASCII, State, line
 
 DUTYFREE = [sys.executable, "-m", "dutyfree"]
@@ -48,7 +49,7 @@ class Shell:
         self.directory = directory
         self.command = [*become, *DUTYFREE]
         # The directory is not that of this test run, which may have said where the package is relative to its own.
-        package = Path(formatting.__file__).parents[2]
+        package = Path(formatting.__file__).parents[1]
         state = directory / "state"
         self.environment = {**os.environ, "PYTHONPATH": str(package), "DUTYFREE_STATE_DIR": str(state)}
 
@@ -358,7 +359,7 @@ def test_an_ordinary_user_has_images_of_their_own() -> None:
     with tempfile.TemporaryDirectory(prefix="stranger-", dir="/tmp") as name:
         home = Path(name)
         (home / "root" / "etc").mkdir(parents=True)
-        shutil.copytree(Path(formatting.__file__).parents[1], home / "lib" / "dutyfree")
+        shutil.copytree(Path(formatting.__file__).parent, home / "lib" / "dutyfree")
         os.chown(home, 4321, 4321)
         ordinary = Shell(home, ("setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"))
         ordinary.command[-3] = str(Path(sys.executable).resolve())

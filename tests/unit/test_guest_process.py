@@ -97,7 +97,7 @@ async def test_a_creation_cancelled_at_any_moment_leaves_nothing(substrate: Proc
         if isinstance(outcome, ProcessSandbox):
             await outcome.destroy()
     (owned,) = names(tmp_path)
-    assert names(tmp_path / owned) == ["owner"]
+    assert names(tmp_path / owned) == []
 
 
 async def test_a_guest_that_exits_at_once_is_a_failed_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ async def test_destroy_ends_background_processes_and_removes_even_locked_directo
     assert await eventually_ended(int(seen.text))
     assert await eventually_ended(box.pid)
     (owned,) = names(tmp_path)
-    assert names(tmp_path / owned) == ["owner"]
+    assert names(tmp_path / owned) == []
 
 
 async def test_what_a_killed_guest_left_behind_is_killed_by_destroy(box: ProcessSandbox) -> None:
@@ -174,7 +174,7 @@ async def test_nothing_outlives_a_killed_host_and_its_directory_is_swept(tmp_pat
     opener = "import asyncio; from dutyfree.substrates.process import ProcessSubstrate as P; asyncio.run(P().open())"
     await (await asyncio.create_subprocess_exec(sys.executable, "-c", opener, env=environment)).wait()
     (newcomer,) = names(tmp_path)
-    assert names(tmp_path / newcomer) == ["owner"]
+    assert names(tmp_path / newcomer) == []
 
 
 async def test_a_live_owner_is_not_swept(box: ProcessSandbox) -> None:

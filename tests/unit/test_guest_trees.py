@@ -160,6 +160,40 @@ def test_a_stream_that_ends_inside_a_file_is_broken(tmp_path: Path) -> None:
         trees.unpack(io.BytesIO(whole[:2000]), tmp_path / "tree", LIMIT_BYTES)
 
 
+def test_a_stream_that_ends_between_two_files_is_broken(tmp_path: Path) -> None:
+    whole = stream(entry("a", content=bytes(512)), entry("b", content=bytes(512))).getvalue()
+    with pytest.raises(trees.BrokenTree, match="cut off"):
+        trees.unpack(io.BytesIO(whole[:1024]), tmp_path / "tree", LIMIT_BYTES)
+
+
+def test_holes_of_a_sparse_file_count_against_the_limit(tmp_path: Path) -> None:
+    member, _ = entry("big")
+    member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**40)}
+    content = b"0\n".ljust(512, b"\0")
+    member.size = len(content)
+    with pytest.raises(FileFailed) as caught:
+        trees.unpack(stream((member, content)), tmp_path / "tree", LIMIT_BYTES)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_one_file_far_past_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    member, _ = entry("big")
+    member.size = 2**40
+    source = Endless(member.tobuf(format=tarfile.GNU_FORMAT))
+    with pytest.raises(FileFailed) as caught:
+        trees.unpack(source, tmp_path / "tree", LIMIT_BYTES)
+    assert caught.value.errno == errno.EFBIG
+    assert source.taken_bytes < 1024 * 1024
+
+
+def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "MAX_ENTRIES", 2)
+    trees.unpack(stream(entry("a"), entry("b")), tmp_path / "tree", LIMIT_BYTES)
+    with pytest.raises(FileFailed) as caught:
+        trees.unpack(stream(entry("a"), entry("b"), entry("c")), tmp_path / "more", LIMIT_BYTES)
+    assert caught.value.errno == errno.EFBIG
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
     data=st.binary(max_size=1500), places=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=8)), max_size=6)

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import pytest
 
+from dutyfree.archive.compression import decompressed
 from dutyfree.errors import ArchiveRefused
-from dutyfree.images.archive.compression import decompressed
 
 LIMIT_BYTES = 1024**3
 TEXT = b"".join(b"line %d of a text that repeats itself\n" % number for number in range(40_000))

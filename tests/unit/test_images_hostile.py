@@ -27,9 +27,9 @@ from layer_trees import (
     symlink,
 )
 
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused, SubstrateFailed
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.archive.unpack import unpack
+from dutyfree.images.trees.unpack import unpack
 from dutyfree.removal import remove_tree
 
 LIMITS = ArchiveLimits(bytes=10_000_000, entries=100, depth=50)

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 
 import dutyfree
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused, InvalidRequest, SubstrateUnavailable, Unsupported
-from dutyfree.images.archive.limits import ArchiveLimits
 from dutyfree.images.files import open_regular
 from dutyfree.images.oci import documents
 from dutyfree.images.oci.exporting import export_image, put_into_place

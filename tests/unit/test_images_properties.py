@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_trees import IS_ROOT, OWNERSHIP, described
 
-from dutyfree.images.archive.pack import pack
-from dutyfree.images.archive.unpack import unpack
 from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.pack import pack
+from dutyfree.images.trees.unpack import unpack
 from dutyfree.removal import remove_tree
 
 NAMES = st.one_of(

@@ -14,8 +14,8 @@ from layer_trees import OWNERSHIP
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.pack import pack
 from dutyfree.model import Action, Resources, SandboxSpec, Upper
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell import CellSubstrate

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.ownership import is_root
 from dutyfree.images.store import LayerInfo, Store, default_store, staging
 from dutyfree.images.store.holds import Holds
 from dutyfree.images.store.layers import Layers
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 from dutyfree.removal import remove_tree
 

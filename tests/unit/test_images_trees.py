@@ -19,11 +19,11 @@ import pytest
 from layer_trees import IS_ROOT, OWNERSHIP, described
 
 import dutyfree
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.trees import copy_tree, copying, measure, merge_trees
 from dutyfree.images.trees.descent import Descent, walk
+from dutyfree.images.trees.pack import pack
 from dutyfree.removal import remove_tree
 
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can do this")
@@ -351,7 +351,7 @@ def test_a_way_up_without_descriptors_closes_nobody_elses(tmp_path: Path) -> Non
 TWO_READERS = """
 import io, sys, threading
 from pathlib import Path
-from dutyfree.images.archive.pack import pack
+from dutyfree.images.trees.pack import pack
 from dutyfree.images.ownership import Ownership
 tree = Path(sys.argv[1], "tree")
 (tree / "closed").mkdir(parents=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from dutyfree import claims
 from dutyfree.cli.main import main
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.status_codec import POOL_STATUS
 from dutyfree.pool.status_file import StatusFile, read_all
-from dutyfree.substrates import claims
 
 HOST = """
 import asyncio, dutyfree

@@ -1,51 +1,64 @@
-"""Directories of `process`: whoever sweeps up after the dead does not take what somebody is just about to own."""
+"""Directories of `process`: the next substrate removes those of dead claims, and no others."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from dutyfree import claims
+from dutyfree.errors import SubstrateFailed
 from dutyfree.substrates import process
+from dutyfree.substrates.process import ProcessSubstrate
 
 
 @pytest.fixture(autouse=True)
 def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setattr(claims, "state_base", lambda: tmp_path / "run")
+    return place
 
 
-def test_a_sweep_between_a_directory_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, sweeps = fcntl.flock, iter([process._sweep, process._sweep])
+def list_directory(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
 
-    def interrupted(file: Any, operation: int) -> None:
-        if operation == fcntl.LOCK_EX and (sweep := next(sweeps, None)) is not None:
-            sweep()
-        lock(file, operation)
 
-    monkeypatch.setattr(process.fcntl, "flock", interrupted)
-    directory, lock_fd = process._claim()
-    assert directory.is_dir()
+def test_a_directory_in_use_stays(own_place: Path) -> None:
+    claim = claims.claim(process.KIND)
     process._sweep()
-    assert directory.is_dir(), "it is owned"
-    os.close(lock_fd)
-
-
-def test_what_nobody_owns_any_more_goes(own_place: Path) -> None:
-    directory, lock_fd = process._claim()
-    (directory / "sandbox").mkdir()
-    os.close(lock_fd)
+    directory = process._make_directory(claim)
     process._sweep()
-    assert list(own_place.iterdir()) == []
+    assert list(own_place.iterdir()) == [directory]
+    claim.release()
 
 
-def test_a_directory_without_a_lock_is_left_alone_for_a_while(own_place: Path) -> None:
-    young, old = own_place / f"{process._PREFIX}young", own_place / f"{process._PREFIX}old"
-    for directory in (young, old):
-        directory.mkdir()
-    os.utime(old, (1, 1))
+def test_the_directory_of_a_dead_process_goes(own_place: Path) -> None:
+    claim = claims.claim(process.KIND)
+    _, moment, boot = claim.name.split("-")
+    dead = own_place / f"{process._PREFIX}4194304-{moment}-{boot}"
+    of_others = own_place / f"{process._PREFIX}4194304-{moment}-{'0' * 12}"
+    for directory in (dead, of_others):
+        (directory / "sandbox").mkdir(parents=True)
     process._sweep()
-    assert list(own_place.iterdir()) == [young]
+    assert list(own_place.iterdir()) == [of_others]
+    claim.release()
+
+
+async def test_what_a_closed_substrate_could_not_remove_goes_with_the_next_one(
+    own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise SubstrateFailed(f"cannot remove {path}")
+
+    first, second = ProcessSubstrate(), ProcessSubstrate()
+    await first.open()
+    (left,) = list_directory(own_place)
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "remove_tree", refuse)
+        with pytest.raises(SubstrateFailed):
+            await first.close()
+    assert list_directory(own_place) == [left]
+    async with second:
+        assert left not in list_directory(own_place)

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from dutyfree import claims
 from dutyfree.errors import CapacityError, DeadlineExceeded, DutyfreeError, SubstrateFailed
 from dutyfree.model import Resources, SandboxSpec
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import Marks
 from dutyfree.substrates.qemu import MicroVMSubstrate, build_dir
 from dutyfree.substrates.qemu.kernel import Kernel

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutyfree import formatting
 from dutyfree.measure.report import words
 from dutyfree.measure.stats.estimate import Estimate
 
@@ -33,7 +34,7 @@ def test_durations(value_ms: float, text: str) -> None:
 
 @given(st.floats(min_value=1e-6, max_value=1e9))
 def test_a_number_is_within_its_rounding(value: float) -> None:
-    text = words.number(value)
+    text = formatting.number(value)
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
     assert len(re.sub(r"[.,]", "", text).lstrip("0")) == 3 or value >= 999.5
 
@@ -64,5 +65,5 @@ def test_names() -> None:
     assert words.name(" \u202e ") == "(no name)"
     assert words.name("a" * 30, 8) == "aaaaaaa…"
     assert words.listed(["a", "b", "c"]) == "a, b and c"
-    assert words.count(1, "trial") == "1 trial"
-    assert words.count(2000, "trial") == "2,000 trials"
+    assert formatting.count(1, "trial") == "1 trial"
+    assert formatting.count(2000, "trial") == "2,000 trials"

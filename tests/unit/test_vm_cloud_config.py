@@ -50,7 +50,7 @@ def test_the_file_is_named_by_an_option_or_a_variable(tmp_path: Path) -> None:
     assert read(None, {"DUTYFREE_CLOUD": str(file)}).provider == "dummy"
     with pytest.raises(InvalidRequest, match="which cloud"):
         read(None, {})
-    with pytest.raises(InvalidRequest, match="cannot be read"):
+    with pytest.raises(InvalidRequest, match="cannot read the cloud's file"):
         read(tmp_path / "nowhere", {})
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from dutyfree import claims
+from dutyfree.claims import Claim
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
 from dutyfree.model import SandboxSpec
-from dutyfree.substrates import claims
-from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.vm import VMSubstrate
 from dutyfree.substrates.vm import calls as calls_module
@@ -239,6 +239,23 @@ async def test_a_sweep_that_fails_forgets_nothing(provider: CloudProvider, cloud
         await provider.open(claim)
     await provider.open(claim)
     assert not cloud.nodes
+
+
+async def test_what_a_closed_substrate_could_not_destroy_goes_with_the_next_one(
+    provider: CloudProvider, cloud: Cloud, tmp_path: Path
+) -> None:
+    substrates = [VMSubstrate(store=tmp_path / "images") for _ in range(2)]
+    for each in substrates:
+        each._provider = provider
+    await substrates[0].open()
+    await provider.make(SandboxSpec(), Marks())
+    cloud.refusals = 1
+    with pytest.raises(SubstrateFailed):
+        await substrates[0].close()
+    assert len(cloud.nodes) == 1
+    await substrates[1].open()
+    assert not cloud.nodes
+    await substrates[1].close()
 
 
 async def test_the_public_half_lies_beside_the_key_whatever_its_name(

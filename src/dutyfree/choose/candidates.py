@@ -8,7 +8,7 @@ from typing import Any, Final
 from dutyfree.choose.decision import Candidate
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Isolation
-from dutyfree.tables import Table, environment, read_json, table, tables, text
+from dutyfree.tables import Table, environment, flag, natural, number, read_json, table, tables, text
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 _WALLS: Final = {each.label: each for each in Isolation}
@@ -34,12 +34,12 @@ def _candidate(candidate: Table) -> Candidate:
             name=candidate.required("name", text),
             substrate=candidate.required("substrate", text),
             isolation=candidate.required("isolation", _wall),
-            acquire_s=candidate.required("acquire_s", _number),
-            action_overhead_s=candidate.required("action_overhead_s", _number),
-            slowdown=candidate.required("slowdown", _number),
-            memory_bytes=candidate.required("memory_bytes", _natural),
-            failure_rate=candidate.required("failure_rate", _number),
-            emulated=candidate.required("emulated", _flag),
+            acquire_s=candidate.required("acquire_s", number),
+            action_overhead_s=candidate.required("action_overhead_s", number),
+            slowdown=candidate.required("slowdown", number),
+            memory_bytes=candidate.required("memory_bytes", natural),
+            failure_rate=candidate.required("failure_rate", number),
+            emulated=candidate.required("emulated", flag),
             options=candidate.required("options", environment),
         ),
     )
@@ -49,21 +49,3 @@ def _wall(value: Any) -> Isolation:
     if (label := text(value)) not in _WALLS:
         raise InvalidRequest(f"there is no isolation {label!r:.80}", hint=f"there are: {', '.join(_WALLS)}")
     return _WALLS[label]
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"a number is wanted, not {value!r:.80}")
-    return float(value) if abs(value) < 1e300 else float("inf")
-
-
-def _natural(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"a whole number is wanted, not {value!r:.80}")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"true or false is wanted, not {value!r:.80}")
-    return value

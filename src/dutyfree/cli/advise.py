@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.choose.decision import Weights
 from dutyfree.choose.trust import Trust
-from dutyfree.cli.formatting import count, one_line, plain, size, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, SIZES, named, seconds, size_bytes, whole
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import count, number, one_line, plain, size, table
 
 if TYPE_CHECKING:
     from dutyfree.choose.decision import Cost, Decision
@@ -186,7 +186,6 @@ def _lines(advice: Advice) -> list[str]:
 
 
 def _measured_table(advice: Advice) -> list[str]:
-    from dutyfree.measure.report.words import number
 
     rows = [("arm", "isolation", "acquire", "tax per action", "slowdown", "failed", "memory")]
     for each in advice.evidence:
@@ -261,7 +260,6 @@ def _announced(pool: Announced, chosen: Evidence) -> list[str]:
 
 
 def _unannounced(pool: Unannounced, cost: Cost) -> list[str]:
-    from dutyfree.measure.report.words import number
 
     lead_s, expected = number(pool.lead_s, _DIGITS), number(pool.expected, _DIGITS)
     return [

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.bench_output import BenchProgress, condition_rows, plain_summary
-from dutyfree.cli.formatting import count, plain
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import CapacityError, InfraFailed, InvalidRequest
+from dutyfree.formatting import count, plain
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display

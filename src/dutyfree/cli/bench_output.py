@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration, table
 from dutyfree.cli.progress_bar import ASCII, FINE, Display
+from dutyfree.formatting import duration, table
 
 if TYPE_CHECKING:
     from dutyfree.measure.design.study import Condition

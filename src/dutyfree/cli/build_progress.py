@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dutyfree.cli.formatting import duration, last_lines, one_line
 from dutyfree.cli.progress_bar import Display
+from dutyfree.formatting import duration, last_lines, one_line
 from dutyfree.images.recipes.progress import Event, Kind
 
 _SAID_CHARACTERS = 160

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, plain, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import percent
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import count, plain, table
 
 if TYPE_CHECKING:
     from dutyfree.measure.compare import Comparison, Difference, FailureDifference

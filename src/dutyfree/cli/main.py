@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from dutyfree import __version__
 from dutyfree.cli import advise, bench, compare, doctor, image, pool, project, report, run, shell, simulate, top
-from dutyfree.cli.formatting import last_lines
 from dutyfree.cli.outcome import ExitCode, report_error
 from dutyfree.errors import BuildFailed, DutyfreeError
+from dutyfree.formatting import last_lines
 
 COMMANDS = (doctor, run, shell, image, bench, report, compare, project, advise, simulate, pool, top)
 SHOWN_LOG_LINES = 30

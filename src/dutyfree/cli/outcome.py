@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
-from dutyfree.cli.formatting import plain
 from dutyfree.errors import CallerError, DutyfreeError
+from dutyfree.formatting import plain
 from dutyfree.model import Observation, Unenforced
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, duration, plain
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import count, duration, plain
 
 if TYPE_CHECKING:
     from dutyfree.pool.status import PoolStatus

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dutyfree.cli.formatting import display_width, duration, fitted, one_line, size
+from dutyfree.formatting import display_width, duration, fitted, one_line, size
 
 if TYPE_CHECKING:
     import asyncio

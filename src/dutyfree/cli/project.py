@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import plain, table
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, named, seconds, whole
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import number, plain, table
 
 if TYPE_CHECKING:
     from dutyfree.measure.project import Latencies, Projection
@@ -139,7 +139,6 @@ def _arms_table(projection: Projection) -> list[str]:
 
 
 def _grid_table(projection: Projection) -> list[str]:
-    from dutyfree.measure.report.words import number
     from dutyfree.measure.stats.caveats import Code
 
     def is_beyond(hours: Estimate) -> bool:

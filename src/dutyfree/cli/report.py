@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import plain
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import plain
 
 if TYPE_CHECKING:
     from dutyfree.measure.report.write import Written

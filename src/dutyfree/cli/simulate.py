@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration, plain, table
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import positive
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import duration, plain, table
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import SubstrateFailed
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, Resources, SandboxSpec
 from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
@@ -24,6 +23,7 @@ from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.status_file import EVERY_S, StatusFile
 from dutyfree.pool.wanted import Wanted
+from dutyfree.threads import in_thread
 
 DEFAULT_LASTING_S = 3600.0
 MAX_NAMES = 4096

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from dutyfree.archive.reading import PIECE_BYTES, ByteSource
 from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
 from dutyfree.guest import trees
 from dutyfree.guest.applets import applet_request, raise_if_failed
@@ -148,7 +149,7 @@ async def download(runner: Runner, path: str, local: Path, limit_bytes: int, tim
 
 
 def _receive(
-    applet: _Applet, path: str, local: Path, limit_bytes: int, receive: Callable[[trees.Source, Path, int], None]
+    applet: _Applet, path: str, local: Path, limit_bytes: int, receive: Callable[[ByteSource, Path, int], None]
 ) -> None:
     try:
         with _staging(local) as content:
@@ -172,10 +173,10 @@ def _staging(local: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _receive_file(source: trees.Source, target: Path, limit_bytes: int) -> None:
+def _receive_file(source: ByteSource, target: Path, limit_bytes: int) -> None:
     left_bytes = limit_bytes
     with target.open("xb") as file:
-        while piece := source.read(trees.PIECE_BYTES):
+        while piece := source.read(PIECE_BYTES):
             left_bytes -= len(piece)
             if left_bytes < 0:
                 raise FileFailed.refused("download", target.name, errno.EFBIG, f"more than {limit_bytes} bytes")
@@ -184,7 +185,7 @@ def _receive_file(source: trees.Source, target: Path, limit_bytes: int) -> None:
 
 def _send_file(local: Path, sink: trees.Sink) -> None:
     with local.open("rb") as file:
-        while piece := file.read(trees.PIECE_BYTES):
+        while piece := file.read(PIECE_BYTES):
             sink.write(piece)
 
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.store import Store
 from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
 
 KEPT_ON_TOP: Final = 8

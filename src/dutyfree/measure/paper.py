@@ -11,10 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-TITLE: Final = "The Rollout Infrastructure Tax in Coding-Agent Reinforcement Learning"
-SUBSTRATES: Final = ("single container", "hosted sandbox", "Kubernetes-orchestrated container", "cloud VM")
-TRIALS: Final = 100
-LENGTHS: Final = (10, 50, 150)
 LONG_STEPS: Final = 150
 LONG_WORKLOAD: Final = "T2"
 """Of Figure 6 and Table 2."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from dutyfree import tables
 from dutyfree.errors import InvalidRequest
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.state import Ladder, State
+from dutyfree.publish import publish
 
 StepKind = Literal["create", "stage", "reset", "destroy"]
 
@@ -266,17 +266,8 @@ def load_costs_or_none(path: Path) -> tuple[Costs, str]:
 
 
 def save_costs(path: Path, costs: Costs) -> None:
-    """Write them, in place of what is there, at once or not at all. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(costs.as_dict(), file, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write them in place of what is there, at once or not at all. Raises OSError."""
+    publish(path, json.dumps(costs.as_dict(), allow_nan=False).encode(), sync=True)
 
 
 def _followed(known: Size, seen: Size) -> Size:

@@ -67,7 +67,7 @@ class Stager:
         """
         if isinstance(what, Image):
             return goals.plain(replace(spec, image=what))
-        from dutyfree.images.blocking import in_thread  # most leases need no recipe
+        from dutyfree.threads import in_thread  # most leases need no recipe
 
         layers = self._layers
         if layers is None or not layers.of_stages:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dutyfree import claims
 from dutyfree.codec import dumps, loads
 from dutyfree.errors import InvalidRequest
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.status_codec import POOL_STATUS
-from dutyfree.substrates import claims
+from dutyfree.publish import publish
 
 KIND: Final = "pools"
 EVERY_S: Final = 1.0
@@ -33,9 +34,7 @@ class StatusFile:
 
     def write(self, status: PoolStatus) -> None:
         """Replace the file. Raises OSError."""
-        draft = self._claim.directory / f".{_FILE}"
-        draft.write_text(dumps(POOL_STATUS.encode(status)), encoding="utf-8")
-        draft.rename(self._claim.directory / _FILE)
+        publish(self._claim.directory / _FILE, dumps(POOL_STATUS.encode(status)).encode())
 
     def close(self) -> None:
         """Remove the file."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Image, Recipe, SandboxSpec, Stage
 from dutyfree.pool.state import Ladder, State
+from dutyfree.threads import in_thread
 
 if TYPE_CHECKING:
     from dutyfree.images.store import Store
@@ -51,7 +52,6 @@ async def of_recipe(recipe: Recipe, spec: SandboxSpec, store: Store | None) -> W
 
     Raises InvalidRequest for an input that is not there, Unsupported for a base that takes a store where there is none.
     """
-    from dutyfree.images.blocking import in_thread  # most leases need no recipe
     from dutyfree.images.recipes import bases, digests, inputs
 
     check(spec)

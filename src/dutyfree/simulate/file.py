@@ -71,11 +71,12 @@ from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.size import Size
 from dutyfree.simulate.clock import Contention
 from dutyfree.simulate.distributions import NOTHING, Distribution, Exponential, Fixed, Lognormal, Samples
-from dutyfree.simulate.kinds import flag, given, number, whole
 from dutyfree.simulate.latencies import Failures, Latencies
 from dutyfree.simulate.load import Arrivals, Behaviour, Load, Recipes, Steps, Stragglers
 from dutyfree.simulate.scenario import PoolModel, Scenario
-from dutyfree.tables import Table, read_document
+from dutyfree.tables import Table, flag, read_document
+from dutyfree.tables import natural as whole
+from dutyfree.tables import nonnegative as number
 
 MAX_NAME: Final = 80
 _BEHAVIOUR: Final = ("actions", "think_s", "action_s", "stragglers", "most_actions", "concurrency", "group")
@@ -83,6 +84,7 @@ _STEPS: Final = ("steps", "prompts", "training_s", "quantile", "announced")
 _ARRIVALS: Final = ("trajectories", "rate_per_s")
 
 T = TypeVar("T")
+given = Table.given
 
 
 def load_scenario(path: Path | str) -> Scenario:

@@ -33,19 +33,21 @@ from dutyfree.pool.state import Ladder, State
 from dutyfree.simulate.clock import NO_CONTENTION, Contention
 from dutyfree.simulate.distributions import NOTHING, Distribution, Samples
 from dutyfree.simulate.fitting import Took, fit
-from dutyfree.simulate.kinds import flag, given, number, whole
 from dutyfree.simulate.latencies import EVERY, Latencies
 from dutyfree.simulate.load import Rollout
 from dutyfree.simulate.outcome import HIT, Outcome, Summary
 from dutyfree.simulate.scenario import PoolModel
 from dutyfree.simulate.setting import Trajectory
 from dutyfree.simulate.trainer import Client
-from dutyfree.tables import Table, text, texts
+from dutyfree.tables import Table, flag, text, texts
+from dutyfree.tables import natural as whole
+from dutyfree.tables import nonnegative as number
 from dutyfree.trace import read_journal
 
 FEW: Final = 8
 """An operation on one digest that was seen less often is taken to be like that of all digests of its rung."""
 MAX_REQUESTS: Final = 1_000_000
+given = Table.given
 _OPERATIONS: Final = ("create", "stage", "reset", "destroy", "give")
 
 

@@ -1,8 +1,7 @@
 """`process`: no isolation at all, the baseline. Each sandbox is a guest among the host's own processes.
 
 A sandbox's working directory, home and temporary directory are one fresh directory, inside a directory of the
-substrate's own in which the file `owner` stays locked for as long as its process lives: a directory whose lock can be
-had was left behind by a process that was killed, and the next `open` removes it.
+substrate's own that bears the name of its claim: what a process that was killed left behind, the next `open` removes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import pwd
 import secrets
@@ -19,11 +17,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dutyfree import fork_safety, native
+from dutyfree import claims, fork_safety, native
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
@@ -31,11 +28,9 @@ from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, S
 from dutyfree.removal import remove_tree
 from dutyfree.wire.channel import Channel
 
+KIND: Final = "process"
+"""Of the claims."""
 _PREFIX: Final = "dutyfree-process-"
-_LOCK: Final = "owner"
-_SETTLING_S: Final = 60.0
-"""How old a directory without a lock must be before it means death and not birth."""
-_CLAIM_TRIES: Final = 10
 _EXIT_TIMEOUT_S: Final = 5.0
 _STRAY_ROUNDS: Final = 20
 _FULL: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
@@ -51,7 +46,7 @@ class ProcessSubstrate(Substrate):
     def __init__(self) -> None:
         self._guest: Path | None = None
         self._directory: Path | None = None
-        self._lock_fd = -1
+        self._claim: claims.Claim | None = None
         self._sandboxes: dict[str, ProcessSandbox] = {}
 
     @property
@@ -72,7 +67,13 @@ class ProcessSubstrate(Substrate):
             return
         self._guest = native.guest_path()
         await asyncio.to_thread(_sweep)
-        self._directory, self._lock_fd = _claim()
+        claim = claims.claim(KIND)
+        try:
+            self._directory = _make_directory(claim)
+        except BaseException:
+            claim.release()
+            raise
+        self._claim = claim
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> ProcessSandbox:
         if self._directory is None or self._guest is None:
@@ -115,13 +116,14 @@ class ProcessSubstrate(Substrate):
 
     async def close(self) -> None:
         directory, self._directory = self._directory, None
+        claim, self._claim = self._claim, None
         sandboxes = list(self._sandboxes.values())
         outcomes = await asyncio.gather(*(sandbox.destroy() for sandbox in sandboxes), return_exceptions=True)
-        if directory is not None:
+        if directory is not None and claim is not None:
             try:
                 await asyncio.to_thread(remove_tree, directory)
             finally:
-                fork_safety.close(self._lock_fd)
+                await asyncio.to_thread(claim.release)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -226,54 +228,26 @@ def _unenforced(spec: SandboxSpec) -> tuple[Unenforced, ...]:
     return tuple(Unenforced(what, _REASON) for what, wanted in asked.items() if wanted)
 
 
-def _claim() -> tuple[Path, int]:
+def _make_directory(claim: claims.Claim) -> Path:
     try:
-        for _ in range(_CLAIM_TRIES):
-            directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
-            if _is_at(directory / _LOCK, lock_fd):
-                fork_safety.keep_from_children(lock_fd)
-                return directory, lock_fd
-            os.close(lock_fd)  # somebody who swept had it first
+        directory = Path(tempfile.gettempdir(), f"{_PREFIX}{claim.name}")
+        directory.mkdir(mode=0o700)
     except OSError as error:
         hint = "let TMPDIR name a directory that you may write to"
         raise SubstrateUnavailable(f"no place for the sandboxes: {error}", hint=hint) from error
-    raise SubstrateUnavailable("no place for the sandboxes: others remove it as soon as it is made")
-
-
-def _is_at(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(fd))
-    except FileNotFoundError:
-        return False
+    return directory
 
 
 def _sweep() -> None:
+    """Remove the directories of dead claims, after killing the processes that live in them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, SubstrateFailed):
-            if directory.lstat().st_uid == os.getuid():
-                with _held_if_abandoned(directory) as is_abandoned:
-                    if is_abandoned:
-                        _kill_strays(directory)
-                        remove_tree(directory)
-
-
-@contextlib.contextmanager
-def _held_if_abandoned(directory: Path) -> Iterator[bool]:
-    """Whether nobody owns it; its lock is held meanwhile, so that whoever is just about to own it learns the truth."""
-    try:
-        lock = (directory / _LOCK).open("rb")
-    except FileNotFoundError:
-        yield time.time() - directory.stat().st_mtime > _SETTLING_S
-        return
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+            is_dead = claims.is_dead(directory.name.removeprefix(_PREFIX), KIND)
+            if is_dead and directory.lstat().st_uid == os.getuid():
+                _kill_strays(directory)
+                remove_tree(directory)
+    for directory in claims.dead(KIND):
+        claims.forget(directory)
 
 
 def _kill_strays(directory: Path) -> None:

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration, short_digest, size
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import duration, short_digest, size
 
 if TYPE_CHECKING:
     from dutyfree.images.store import NamedImage
@@ -40,8 +40,8 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _export(options: argparse.Namespace) -> int:
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.images.blocking import counted, in_thread
     from dutyfree.images.oci.exporting import export_image
+    from dutyfree.threads import in_thread, in_thread_with_progress
 
     store = await in_thread(opened_store, options)
     named = await in_thread(store.find, options.image)
@@ -49,7 +49,7 @@ async def _export(options: argparse.Namespace) -> int:
     async with Display(quiet=options.quiet) as display:
         # Without a total: the size of an archive differs from the disk space of its files.
         display.state.begin("export", f"{options.image}, which takes {size(size_bytes)} here")
-        exported = await counted(
+        exported = await in_thread_with_progress(
             lambda on_bytes: export_image(
                 store, named.image, options.target, _name(named), overwrite=options.overwrite, on_bytes=on_bytes
             ),

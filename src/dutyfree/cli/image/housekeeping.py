@@ -7,11 +7,11 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import count, plain, size
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, SIZES, or_none, seconds, size_bytes
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import count, plain, size
 
 if TYPE_CHECKING:
     from dutyfree.images.store import Pruned, Store

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import duration
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import duration
 
 if TYPE_CHECKING:
     from dutyfree.cli.image.sources import Source
@@ -42,15 +42,15 @@ def execute(options: argparse.Namespace) -> int:
 async def _import(options: argparse.Namespace) -> int:
     from dutyfree.cli.image import sources
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.images.blocking import counted, in_thread
     from dutyfree.images.store.names import check_name
+    from dutyfree.threads import in_thread, in_thread_with_progress
 
     if options.name is not None:
         check_name(options.name)
     store = await in_thread(opened_store, options)
     async with Display(quiet=options.quiet) as display:
         display.state.begin("import", f"looking at {options.source}")
-        source = await counted(
+        source = await in_thread_with_progress(
             lambda on_bytes: sources.find(options.source, insecure=options.insecure, on_bytes=on_bytes),
             lambda _: None,
         )
@@ -58,7 +58,7 @@ async def _import(options: argparse.Namespace) -> int:
         display.state.begin("import", f"{options.source} as {name}")
         if not display.is_live:
             display.say(f"importing {options.source} as {name}")
-        image = await counted(
+        image = await in_thread_with_progress(
             lambda on_bytes: source.take(store, on_bytes), lambda done: display.state.count(done, source.total_bytes)
         )
         await in_thread(store.tag, name, image, source=options.source)

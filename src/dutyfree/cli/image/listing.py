@@ -8,9 +8,9 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.formatting import age, count, one_line, short_digest, size, table
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
+from dutyfree.formatting import age, count, one_line, short_digest, size, table
 
 if TYPE_CHECKING:
     from dutyfree.images.store import ImageUsage, LayerInfo, NamedImage, Usage

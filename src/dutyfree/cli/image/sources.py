@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dutyfree.archive.compression import decompressed
+from dutyfree.archive.limits import DEFAULT_LIMITS
+from dutyfree.archive.reading import BLOCK_BYTES, TarReader
 from dutyfree.errors import ArchiveRefused, InvalidRequest
-from dutyfree.images.archive.compression import decompressed
-from dutyfree.images.archive.limits import DEFAULT_LIMITS
-from dutyfree.images.archive.reading import BLOCK_BYTES, TarReader
 from dutyfree.images.files import open_regular
 from dutyfree.images.oci.blobs import OnBytes
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar

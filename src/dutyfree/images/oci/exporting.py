@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, Unsupported
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.oci import documents
 from dutyfree.images.oci.blobs import OnBytes
 from dutyfree.images.oci.writers import HashedSink, ImageWriter, image_writer
 from dutyfree.images.store import Store
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
 # An image is loaded soon after it was exported: a fifth of the time counts for more than a tenth of the size.

@@ -13,11 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dutyfree.archive.compression import decompressed
+from dutyfree.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.errors import ArchiveRefused, InvalidRequest
-from dutyfree.images.archive.compression import decompressed
-from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
-from dutyfree.images.archive.pack import pack
-from dutyfree.images.archive.unpack import Unpacked, unpack
 from dutyfree.images.files import open_regular
 from dutyfree.images.oci import skopeo
 from dutyfree.images.oci.blobs import Measured, OnBytes, buffered
@@ -27,6 +25,8 @@ from dutyfree.images.store import Store
 from dutyfree.images.trees.attributes import is_opaque
 from dutyfree.images.trees.descent import Descent
 from dutyfree.images.trees.disk import disk_errors
+from dutyfree.images.trees.pack import pack
+from dutyfree.images.trees.unpack import Unpacked, unpack
 from dutyfree.model.image import Image
 
 _IMAGE_FILES: Final = {"oci-layout", "manifest.json"}

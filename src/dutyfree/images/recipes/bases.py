@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.archive.pack import pack
-from dutyfree.images.blocking import counted, in_thread, staged
 from dutyfree.images.oci.importing import import_directory, import_layout, import_source, import_tar
 from dutyfree.images.oci.layout import Layout
 from dutyfree.images.oci.resolving import manifest_digest
@@ -23,7 +21,9 @@ from dutyfree.images.recipes import digests, inputs
 from dutyfree.images.recipes.debian import DebianRoot
 from dutyfree.images.recipes.progress import Kind, Teller
 from dutyfree.images.store import Store
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
+from dutyfree.threads import exit_in_thread, in_thread, in_thread_with_progress
 
 FETCHED: Final = ("docker://", "docker-daemon:")
 MAX_LISTED: Final = 20_000
@@ -89,11 +89,15 @@ async def _directory(path: Path, store: Store) -> Base:
     view = Ownership(None if store.ownership.shift is None else 0)
 
     async def obtain(store: Store, told: Teller) -> Image:
-        image = await counted(lambda on_bytes: import_directory(store, path, on_bytes=on_bytes), told.bytes)
-        _check_unchanged(path, before, await counted(lambda on_bytes: _tree_digest(path, view, on_bytes), _ignore))
+        image = await in_thread_with_progress(
+            lambda on_bytes: import_directory(store, path, on_bytes=on_bytes), told.bytes
+        )
+        _check_unchanged(
+            path, before, await in_thread_with_progress(lambda on_bytes: _tree_digest(path, view, on_bytes), _ignore)
+        )
         return image
 
-    before = await counted(lambda on_bytes: _tree_digest(path, view, on_bytes), _ignore)
+    before = await in_thread_with_progress(lambda on_bytes: _tree_digest(path, view, on_bytes), _ignore)
     return Base(digests.base_digest("dir", {"tree": before}), obtain)
 
 
@@ -109,7 +113,7 @@ def _tree_digest(path: Path, view: Ownership, on_bytes: Callable[[int], None]) -
 async def _tar(path: Path) -> Base:
     async def obtain(store: Store, told: Teller) -> Image:
         tell = partial(told.bytes, total=size_bytes)
-        image = await counted(lambda on_bytes: import_tar(store, path, on_bytes=on_bytes), tell)
+        image = await in_thread_with_progress(lambda on_bytes: import_tar(store, path, on_bytes=on_bytes), tell)
         _check_unchanged(path, before, (await in_thread(_tar_digest, path))[0])
         return image
 
@@ -134,10 +138,10 @@ def _check_unchanged(path: Path, before: str, after: str) -> None:
 
 def _debian(root: DebianRoot) -> Base:
     async def obtain(store: Store, told: Teller) -> Image:
-        async with staged(store) as directory:
+        async with exit_in_thread(store.staging()) as directory:
             tar = directory / "root.tar"
             await root.make(tar, on_output=lambda piece: told(Kind.LOG, piece.decode("utf-8", "replace")))
-            return await counted(lambda on_bytes: import_tar(store, tar, on_bytes=on_bytes), told.bytes)
+            return await in_thread_with_progress(lambda on_bytes: import_tar(store, tar, on_bytes=on_bytes), told.bytes)
 
     identity = {
         "suite": root.suite,
@@ -154,7 +158,9 @@ async def _fetched(source: str) -> Base:
     pinned = f"{_TAG.sub('', _DIGEST.sub('', source))}@{digest}" if source.startswith("docker://") else source
 
     async def obtain(store: Store, told: Teller) -> Image:
-        return await counted(lambda on_bytes: import_source(store, pinned, on_bytes=on_bytes), told.bytes)
+        return await in_thread_with_progress(
+            lambda on_bytes: import_source(store, pinned, on_bytes=on_bytes), told.bytes
+        )
 
     return Base(digests.base_digest("oci", {"manifest": digest, "machine": platform.machine()}), obtain)
 
@@ -165,7 +171,9 @@ async def _layout(address: str) -> Base:
 
     async def obtain(store: Store, told: Teller) -> Image:
         tell = partial(told.bytes, total=found.size_bytes)
-        return await counted(lambda on_bytes: import_layout(store, path, found.digest, on_bytes=on_bytes), tell)
+        return await in_thread_with_progress(
+            lambda on_bytes: import_layout(store, path, found.digest, on_bytes=on_bytes), tell
+        )
 
     return Base(digests.base_digest("oci", {"manifest": found.digest}), obtain)
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from dutyfree.contract import Substrate
 from dutyfree.errors import CapacityError, InvalidRequest
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.recipes import bases, digests, inputs, progress
 from dutyfree.images.recipes.progress import Kind, Progress, Teller
 from dutyfree.images.recipes.stage import StageWork
@@ -20,6 +19,7 @@ from dutyfree.images.store import FileLock, Store
 from dutyfree.model import Image
 from dutyfree.model.limits import GIB, Resources
 from dutyfree.model.recipe import Recipe
+from dutyfree.threads import in_thread
 
 DEFAULT_RESOURCES: Final = Resources(memory_bytes=8 * GIB, pids=4096, disk_bytes=32 * GIB)
 """What the lines of a stage may use."""

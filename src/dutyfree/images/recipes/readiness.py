@@ -15,11 +15,11 @@ from typing import Final
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import FileFailed, InvalidRequest
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.recipes import inputs, progress
 from dutyfree.images.recipes.lines import Lines
 from dutyfree.images.recipes.progress import Progress, Teller
 from dutyfree.model import Action, Network, Stage
+from dutyfree.threads import in_thread
 
 HOME: Final = "/~"
 """The sandbox's home directory, as the first part of an absolute path; in workload files it is written `~`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import FileFailed, InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread, staged
 from dutyfree.images.recipes import inputs
 from dutyfree.images.recipes.lines import Lines
 from dutyfree.images.recipes.progress import Kind, Teller
@@ -15,6 +14,7 @@ from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, SandboxSpec, Upper
 from dutyfree.model.limits import Resources
 from dutyfree.model.recipe import Stage
+from dutyfree.threads import exit_in_thread, in_thread
 
 
 class StageWork:
@@ -66,7 +66,7 @@ class StageWork:
                 raise InvalidRequest(f"{given.source!r} has changed while it was read", hint=hint)
         for wanted in stage.git:
             self._told(Kind.LINE, f"fetching commit {wanted.commit} to {wanted.target}")
-            async with staged(self._store) as directory:
+            async with exit_in_thread(self._store.staging()) as directory:
                 tree = await inputs.checkout(wanted, directory)
                 await sandbox.files.upload(tree, wanted.target)
         if stage.cwd is not None:

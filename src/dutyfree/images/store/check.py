@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dutyfree.errors import DutyfreeError, InvalidRequest
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import staging
 from dutyfree.images.store.layers import LayerInfo, Layers
@@ -14,6 +13,7 @@ from dutyfree.images.store.layout import Layout, is_hex
 from dutyfree.images.store.names import Names, is_name_file
 from dutyfree.images.store.stages import Stages, is_stage_file
 from dutyfree.images.trees import measure
+from dutyfree.images.trees.pack import pack
 
 _AT_ROOT = ("store.json", "lock", "draft.json")
 

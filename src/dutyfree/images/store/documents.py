@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from dutyfree.publish import publish, write_synced
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -15,27 +16,13 @@ class Broken(Exception):
 
 
 def write(data: Mapping[str, object], path: Path) -> None:
-    """Write a file that nobody else knows yet, and wait until the disk has it."""
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(data, file)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file that no other process knows yet, and wait until the disk has it."""
+    write_synced(path, json.dumps(data).encode())
 
 
-def publish(data: Mapping[str, object], path: Path, draft: Path) -> None:
+def publish_document(data: Mapping[str, object], path: Path, draft: Path) -> None:
     """Put a file at `path` at once, by way of `draft`, in place of the one that may be there."""
-    write(data, draft)
-    draft.rename(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the disk has the names in a directory."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    publish(path, json.dumps(data).encode(), draft=draft, sync=True)
 
 
 def read(path: Path) -> dict[str, object]:

@@ -52,7 +52,7 @@ def is_hex(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def full_disk_told() -> Iterator[None]:
+def wrap_disk_full() -> Iterator[None]:
     """Turn the kernel's word for a full disk into CapacityError; every other error passes."""
     try:
         yield
@@ -110,7 +110,7 @@ class Layout:
         """Make what is missing. Raises InvalidRequest for a directory that is not ours to use as a store,
         SubstrateUnavailable where none can be made."""
         try:
-            with full_disk_told():
+            with wrap_disk_full():
                 self._make(ownership)
         except OSError as error:
             raise SubstrateUnavailable(f"no place for the image store: {error}", hint=_ELSEWHERE) from error
@@ -137,7 +137,7 @@ class Layout:
     def _introduce(self, ownership: Ownership) -> None:
         with locks.waiting(self.lock):
             if not self.about.exists():
-                documents.publish({"version": VERSION, "owner": _kind(ownership)}, self.about, self.draft)
+                documents.publish_document({"version": VERSION, "owner": _kind(ownership)}, self.about, self.draft)
 
     def _check_kind(self, ownership: Ownership) -> None:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.store import documents
 from dutyfree.model.image import Image
+from dutyfree.publish import sync_directory
 
 MAX_SOURCE_CHARACTERS = 1000
 MIN_PREFIX_DIGITS = 6
@@ -56,7 +57,7 @@ class Names:
         """Let the name stand for the image from now on. Needs the store's lock."""
         assert named.name is not None
         data = {"image": named.image.as_dict(), "created_s": named.created_s, "source": named.source}
-        documents.publish({"name": named.name, **data}, self._path(named.name), draft)
+        documents.publish_document({"name": named.name, **data}, self._path(named.name), draft)
 
     def remove(self, name: str) -> bool:
         """Forget a name, also a damaged one; tells whether it was there."""
@@ -64,7 +65,7 @@ class Names:
             self._path(name).unlink()
         except FileNotFoundError:
             return False
-        documents.sync_directory(self._directory)
+        sync_directory(self._directory)
         return True
 
     def get(self, name: str) -> NamedImage | None:

@@ -39,7 +39,7 @@ class Stages:
     def put(self, stage: str, image: Image, title: str, draft: Path) -> None:
         """Remember it. Needs the store's lock."""
         data = {"stage": stage, "title": title[:MAX_TITLE_CHARACTERS], "image": image.as_dict()}
-        documents.publish({**data, "created_s": time.time()}, self._path(stage), draft)
+        documents.publish_document({**data, "created_s": time.time()}, self._path(stage), draft)
 
     def get(self, stage: str) -> CachedStage | None:
         """What is known of it; None for nothing. Raises documents.Broken for one that is damaged."""

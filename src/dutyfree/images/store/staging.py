@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import full_disk_told
+from dutyfree.images.store.layout import wrap_disk_full
 from dutyfree.removal import remove_tree
 
 _LOCK = ".lock"
@@ -28,7 +28,7 @@ _GARBAGE = "removed-"
 @contextlib.contextmanager
 def staged(area: Path) -> Iterator[Path]:
     """An empty directory in `area`, removed at the end. Raises CapacityError for a disk that is full inside."""
-    with full_disk_told():
+    with wrap_disk_full():
         lock, directory = _born(area)
         try:
             yield directory

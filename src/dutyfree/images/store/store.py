@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Self
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import check, documents, locks, staging
 from dutyfree.images.store.holds import FreshHolds, Hold, Holds
 from dutyfree.images.store.layers import LayerInfo, Layers
-from dutyfree.images.store.layout import Layout, default_store, full_disk_told, hex_of
+from dutyfree.images.store.layout import Layout, default_store, hex_of, wrap_disk_full
 from dutyfree.images.store.names import NamedImage, Names, by_digest, named_now, unknown
 from dutyfree.images.store.prune import Pruned, StageUse, plan
 from dutyfree.images.store.stages import CachedStage, Stages
 from dutyfree.images.store.usage import Usage, account
 from dutyfree.images.trees import copy_tree
+from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
 
@@ -53,7 +53,7 @@ class Store:
         Raises InvalidRequest for a directory that is not this user's own, or was made by another kind of user or
         release; SubstrateUnavailable where none can be made.
         """
-        with full_disk_told():
+        with wrap_disk_full():
             self._layout.prepare(self.ownership)
             staging.sweep(self._layout.staging)
             staging.sweep_locks(self._layout.builds)
@@ -92,7 +92,7 @@ class Store:
         """
         if self._layout.staging not in tree.absolute().parents[1:] or tree.is_symlink() or not tree.is_dir():
             raise InvalidRequest(f"{str(tree)!r} is not a directory in a staging directory of this store")
-        with full_disk_told():
+        with wrap_disk_full():
             info, hold = self._layers.add(tree, digest, origin, canonical=canonical)
         self._fresh.put(digest, hold)
         return info
@@ -161,7 +161,7 @@ class Store:
 
         Waits for others in this thread; `try_building` does not wait. Raises CapacityError after `timeout_s`.
         """
-        with full_disk_told():
+        with wrap_disk_full():
             lock = locks.wait(self._build_lock(stage), timeout_s, f"the build of stage {stage}")
         try:
             yield
@@ -170,7 +170,7 @@ class Store:
 
     def try_building(self, stage: str) -> locks.FileLock | None:
         """The lock of `building`, or None while somebody else has it. To be released with `release(remove=True)`."""
-        with full_disk_told():
+        with wrap_disk_full():
             return locks.attempt(self._build_lock(stage))
 
     # Names
@@ -236,7 +236,7 @@ class Store:
         """
         # No file is made for all of this: it is what one does when the disk is full.
         with (
-            full_disk_told(),
+            wrap_disk_full(),
             staging.trash(self._layout.staging) as garbage,
             locks.waiting(self._layout.lock),
         ):
@@ -276,7 +276,7 @@ class Store:
         """Nothing is pruned inside, where a reference to the image is published; all of its layers are there."""
         if not image.is_stored:
             raise InvalidRequest("an image with live layers cannot be kept", hint="save the snapshot first")
-        with full_disk_told(), locks.waiting(self._layout.lock):
+        with wrap_disk_full(), locks.waiting(self._layout.lock):
             for layer in image.layers:
                 self._layers.info(layer)
             yield

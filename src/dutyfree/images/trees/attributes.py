@@ -9,9 +9,9 @@ import struct
 from typing import Final
 
 from dutyfree.errors import ArchiveRefused, InvalidRequest, SubstrateFailed
+from dutyfree.formatting import quoted
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.descent import grant
-from dutyfree.images.trees.disk import quoted
 
 CAPABILITY: Final = "security.capability"
 OPAQUE: Final = b"y"

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
+from dutyfree.formatting import quoted
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.attributes import is_whiteout, kept_xattrs, make_opaque, make_whiteout
 from dutyfree.images.trees.descent import Descent, Visit, open_file
-from dutyfree.images.trees.disk import quoted
 from dutyfree.images.trees.holes import stretches
 from dutyfree.images.trees.links import FirstNames, allowed_moves
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from dutyfree.archive.limits import MAX_ENTRIES
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.trees.disk import quoted
+from dutyfree.formatting import quoted
 
-MAX_ENTRIES: Final = 4_000_000
 MAX_DEPTH: Final = 4096
 MAX_PATH_BYTES: Final = 64 * 1024
 """Far more than the kernel takes in one call, as programs can make by moving about; one such path is nothing."""

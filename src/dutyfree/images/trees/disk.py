@@ -10,13 +10,6 @@ from typing import Final
 from dutyfree.errors import CapacityError, SubstrateFailed
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_QUOTED_CHARACTERS: Final = 200
-
-
-def quoted(name: bytes) -> str:
-    """A file's name for a message: printable, and never long, whatever the name holds."""
-    text = repr(name[: 4 * _QUOTED_CHARACTERS].decode("utf-8", "backslashreplace"))
-    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}...'"
 
 
 @contextlib.contextmanager

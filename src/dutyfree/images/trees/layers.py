@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dutyfree.archive.limits import MAX_ENTRIES
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import quoted
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.alone import alone
 from dutyfree.images.trees.attributes import belongs_in_layer, is_opaque, is_whiteout
 from dutyfree.images.trees.copying import Copying
-from dutyfree.images.trees.descent import MAX_DEPTH, MAX_ENTRIES, Descent, Visit, path_below, sorted_names, walk
-from dutyfree.images.trees.disk import disk_errors, quoted
+from dutyfree.images.trees.descent import MAX_DEPTH, Descent, Visit, path_below, sorted_names, walk
+from dutyfree.images.trees.disk import disk_errors
 
 _OPEN_MOST: Final = 256
 """Directories that a merge holds open, of all its trees together."""

@@ -43,14 +43,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import DEFAULT_RESOURCES, WHOLE, Arm, Grid, Study, Warmth
-from dutyfree.measure.design.table import Table
 from dutyfree.model import Resources
 from dutyfree.model.limits import MIB
-from dutyfree.tables import read_document
+from dutyfree.tables import Table, read_document
 
 EVICTABLE: Final = ("page-cache",)
 NULL_ARM: Final = Arm(NULL, NULL)
@@ -136,7 +135,7 @@ def stage(value: Any) -> Warmth:
 
 def length(value: Any) -> int:
     """How many actions: a number above zero, or "all". Raises InvalidRequest."""
-    return WHOLE if value == _ALL else tables.positive(value)
+    return WHOLE if value == _ALL else tables.positive_whole(value)
 
 
 def evictable(value: Any) -> str:
@@ -148,27 +147,27 @@ def evictable(value: Any) -> str:
 
 def named(value: Any) -> str:
     """The name of a study or an arm. Raises InvalidRequest."""
-    if not _NAME.fullmatch(tables.text(value)):
+    if not _NAME.fullmatch(tables.nonempty_text(value)):
         raise InvalidRequest(f"{value!r:.80} cannot be a name", hint="use letters, digits, spaces and . _ + : = -")
     return str(value)
 
 
 def _arm(table: Table) -> Arm:
     table.allow("name", "substrate", "options", "image", "max_trials", "max_length")
-    substrate = table.required("substrate", tables.text)
+    substrate = table.required("substrate", tables.nonempty_text)
     return Arm(
         name=table.given("name", named, substrate),
         substrate=substrate,
         options=table.given("options", tables.options, {}),
-        image=table.given("image", tables.text, None),
-        max_trials=table.given("max_trials", tables.positive, None),
-        max_length=table.given("max_length", tables.positive, None),
+        image=table.given("image", tables.nonempty_text, None),
+        max_trials=table.given("max_trials", tables.positive_whole, None),
+        max_length=table.given("max_length", tables.positive_whole, None),
     )
 
 
 def _grid(table: Table, directory: Path) -> Grid:
     table.allow("trials", "workloads", "lengths", "stages", "concurrency", "arms")
-    workloads = table.required("workloads", tables.listed(tables.text))
+    workloads = table.required("workloads", tables.listed(tables.nonempty_text))
     return table.checked(
         None,
         lambda: Grid(
@@ -177,7 +176,7 @@ def _grid(table: Table, directory: Path) -> Grid:
             lengths=table.given("lengths", tables.listed(length), (1,)),
             warmths=table.given("stages", tables.listed(stage), (Warmth.COLD,)),
             concurrencies=table.given("concurrency", tables.listed(tables.whole), (1,)),
-            arms=table.given("arms", tables.listed(tables.text), ()),
+            arms=table.given("arms", tables.listed(tables.nonempty_text), ()),
         ),
     )
 

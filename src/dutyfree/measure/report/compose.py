@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dutyfree import formatting
 from dutyfree.measure.report import findings, paper_tables, style, words
 from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.figures import catalogue
@@ -134,7 +135,7 @@ def _shown(entries: Sequence[catalogue.Entry], evidence: Evidence, notes: Footno
 def _lead(evidence: Evidence) -> str:
     """One line: how much was measured, and where."""
     host = evidence.results.host
-    trials = f"{words.count(evidence.analysis.trials, 'trial')} on {words.count(len(evidence.arms), 'arm')}"
+    trials = f"{formatting.count(evidence.analysis.trials, 'trial')} on {formatting.count(len(evidence.arms), 'arm')}"
     if evidence.analysis.floor_arm:
         trials += " and the null substrate"
     facts = (("cpu", "{}"), ("cores", "{} cores"), ("kernel", "kernel {}"))

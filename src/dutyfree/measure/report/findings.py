@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dutyfree import formatting
 from dutyfree.measure.design.study import MAX_LENGTH, Condition
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence
@@ -25,7 +26,7 @@ def at_a_glance(evidence: Evidence, notes: Footnotes) -> Table:
     if long:
         columns += [
             Column("tax per action p50", True),
-            Column(f"{words.name(long.workload)}, {words.count(long.length, 'action')}: p50", True),
+            Column(f"{words.name(long.workload)}, {formatting.count(long.length, 'action')}: p50", True),
             Column("of it tax", True),
         ]
     columns.append(Column("failed trials", True))
@@ -147,7 +148,7 @@ def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
         if each.length is not None
     ]
     columns = (Column("workload"), Column("faster below"), Column("faster above"), Column("crossover", True))
-    never = words.count(len(told) - len(rows), "other pair")
+    never = formatting.count(len(told) - len(rows), "other pair")
     return Table(
         "crossovers",
         "Crossover lengths",

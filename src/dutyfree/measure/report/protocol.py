@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dutyfree import formatting
 from dutyfree.measure.design.study import Grid, Study, Warmth
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence
@@ -80,12 +81,12 @@ def protocol(evidence: Evidence) -> list[Rule]:
 def _design(study: Study) -> str:
     arms = words.listed([words.name(arm.name) for arm in study.arms])
     grids = "; ".join(_grid(each) for each in study.grids)
-    return f"Study {words.name(study.name)}: {words.count(len(study.arms), 'arm')} ({arms}). {grids}."
+    return f"Study {words.name(study.name)}: {formatting.count(len(study.arms), 'arm')} ({arms}). {grids}."
 
 
 def _grid(grid: Grid) -> str:
     parts = [
-        f"{words.count(grid.trials, 'trial')} of {words.listed([words.name(each) for each in grid.workloads])}",
+        f"{formatting.count(grid.trials, 'trial')} of {words.listed([words.name(each) for each in grid.workloads])}",
         f"with {words.listed([str(each) for each in grid.lengths])} action{'' if grid.lengths == (1,) else 's'}",
         words.listed([words.warmth_of(each) for each in grid.warmths]),
     ]
@@ -120,7 +121,7 @@ def _cold(study: Study) -> str:
 def _limits(study: Study) -> str:
     resources = study.resources
     limits = [
-        f"{words.number(value / (1 << 20), 4)} MiB of {what}"
+        f"{formatting.number(value / (1 << 20), 4)} MiB of {what}"
         for what, value in (("memory", resources.memory_bytes), ("disk", resources.disk_bytes))
         if value
     ]

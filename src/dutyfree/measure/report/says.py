@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dutyfree import formatting
 from dutyfree.measure.design.study import Warmth
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, extremes
@@ -112,7 +113,11 @@ def _crossovers(evidence: Evidence) -> Iterator[Saying]:
     if met:
         each, length = min(met, key=lambda pair: pair[1].value)
         others = len(met) - 1
-        more = f" {words.count(others, 'other pair')} also change{'s' if others == 1 else ''} places." if others else ""
+        more = (
+            f" {formatting.count(others, 'other pair')} also change{'s' if others == 1 else ''} places."
+            if others
+            else ""
+        )
         yield Saying(
             f"On average {words.name(each.short_arm)} is faster than {words.name(each.long_arm)} only below "
             f"{words.estimate_of(length)} ({words.name(each.setting.workload)}).{more}",
@@ -209,7 +214,7 @@ def _compared(ratio: Estimate | None, what: str) -> str:
     """How many times as much, or that nobody knows which of the two is more."""
     if ratio is None:
         return ""
-    times, bounds = words.number(ratio.value), words.interval_of(ratio)
+    times, bounds = formatting.number(ratio.value), words.interval_of(ratio)
     if ratio.low is None or ratio.high is None:
         return f", {times} times as {what} in the blocks that have both (too few for an interval)"
     if ratio.low <= 1 <= ratio.high:
@@ -227,7 +232,7 @@ def _arm(summary: Summary) -> str:
 
 
 def _where(setting: Setting) -> str:
-    return f"{words.name(setting.workload)}, {words.count(setting.length, 'action')}"
+    return f"{words.name(setting.workload)}, {formatting.count(setting.length, 'action')}"
 
 
 def _first_and_last(settings: list[Setting]) -> list[Setting]:

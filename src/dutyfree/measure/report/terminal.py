@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from dutyfree import formatting
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence
 from dutyfree.measure.report.says import says
@@ -69,7 +70,7 @@ def _decisive(evidence: Evidence) -> Iterator[tuple[str, Setting, Metric]]:
     for setting in evidence.cold_start_settings():
         yield f"Cold start, {words.name(setting.workload, 40)}", setting, Metric.FIRST_OBSERVATION
     if long := evidence.long_setting():
-        where = f"{words.name(long.workload, 40)}, {words.count(long.length, 'action')}"
+        where = f"{words.name(long.workload, 40)}, {formatting.count(long.length, 'action')}"
         yield f"Tax of one action, {where}", long, Metric.ACTION_TAX
         yield f"Whole trajectory, {where}", long, Metric.TRAJECTORY
 

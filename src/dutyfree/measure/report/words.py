@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import replace
 from typing import Final
 
+from dutyfree.formatting import count, number, one_line
 from dutyfree.measure.design.study import Condition, Warmth
 from dutyfree.measure.stats.analysis import Setting
 from dutyfree.measure.stats.estimate import Estimate
@@ -17,28 +16,17 @@ LONGEST_LINE: Final = 300
 TIMES: Final = "\u00d7"
 DASH: Final = "\u2013"
 """Between the ends of a range, and where there is nothing."""
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?", re.DOTALL)
 
 
 def name(text: str, most: int = LONGEST_NAME) -> str:
     """Text of others in one line of printable characters, at most so long; never empty."""
-    kept = " ".join("".join(each if each.isprintable() else " " for each in _ESCAPE.sub("", text)).split())
+    kept = one_line(text)
     return (kept if len(kept) <= most else kept[: most - 1].rstrip() + "…") or "(no name)"
 
 
 def line(text: str) -> str:
     """A longer text of others: an error's message, a fact."""
     return name(text, LONGEST_LINE)
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, and thousands told apart: `0.0182`, `12.3`, `6,495`."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{places}f}"
-    # Rounding up can add a digit: 9.996 is 10.0, not 10.00.
-    return text if sum(map(str.isdigit, text.lstrip("-0."))) <= digits or not places else f"{value:,.{places - 1}f}"
 
 
 def duration(value_ms: float) -> str:
@@ -104,11 +92,6 @@ def estimate_of(estimate: Estimate) -> str:
 def part_of(ratio: Estimate) -> str:
     """A ratio below 1 as a share with its interval, such as `1.1 % (0.73-1.8)`."""
     return estimate_of(replace(ratio, unit="share"))
-
-
-def count(total: int, what: str) -> str:
-    """Such as `1 trial` or `2,000 trials`."""
-    return f"{total:,} {what}" if total == 1 else f"{total:,} {what}s"
 
 
 def listed(names: list[str]) -> str:

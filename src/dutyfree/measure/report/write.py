@@ -14,6 +14,7 @@ from dutyfree.measure.report.markdown import markdown as as_markdown
 from dutyfree.measure.report.page import page as as_page
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats.analysis import Analysis
+from dutyfree.publish import publish
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,8 @@ def _written(report: Report, analysis: Analysis, directory: Path, markdown: bool
     for shown in report.figures:
         if shown.picture is not None:
             for suffix, data in ((".svg", shown.picture.svg), (".png", shown.picture.png)):
-                paths.append(_publish(figures / f"{shown.name}{suffix}", data))
-    found = _publish(directory / "analysis.json", json.dumps(analysis.to_json(), indent=1).encode())
-    text = _publish(directory / "report.md", as_markdown(report).encode()) if markdown else None
-    page = _publish(directory / "index.html", as_page(report).encode())
+                paths.append(publish(figures / f"{shown.name}{suffix}", data))
+    found = publish(directory / "analysis.json", json.dumps(analysis.to_json(), indent=1).encode())
+    text = publish(directory / "report.md", as_markdown(report).encode()) if markdown else None
+    page = publish(directory / "index.html", as_page(report).encode())
     return Written(page, text, found, tuple(paths), report)
-
-
-def _publish(path: Path, data: bytes) -> Path:
-    """The whole file, or the one that was there before."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_bytes(data)
-    return draft.replace(path)

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.study import Study
-from dutyfree.measure.design.table import Table
 from dutyfree.measure.results import layout
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
-from dutyfree.tables import read_json
-from dutyfree.tables import table as json_object
+from dutyfree.tables import Table, read_json
 from dutyfree.trace import read_journal
 
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
@@ -62,7 +60,7 @@ def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
         "planned": table.required("planned", tables.natural),
         "workloads": table.required("workloads", tables.options),
     }
-    return study_from_json(table.required("study", json_object), f"{file}, study"), facts
+    return study_from_json(table.required("study", tables.table), f"{file}, study"), facts
 
 
 def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -6,17 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dutyfree import tables
 from dutyfree.errors import InvalidRequest
-from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.file import stage
 from dutyfree.measure.design.study import Condition
-from dutyfree.measure.design.table import Table
 from dutyfree.measure.results import layout
 from dutyfree.measure.results.records import ActionRecord, Trial, TrialOutcome
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase
-from dutyfree.tables import table as json_object
-from dutyfree.tables import text as any_text
+from dutyfree.tables import Table
 
 T = TypeVar("T")
 
@@ -79,14 +77,14 @@ class JournalReading:
 
     def _begin(self, table: Table) -> None:
         number = table.required("trial", tables.natural)
-        arm = table.required("arm", tables.text)
+        arm = table.required("arm", tables.nonempty_text)
         if arm not in self._known_arms:
             raise InvalidRequest(f"{table.where}: the study has no arm {arm!r:.80}")
         if number in self._ended:
             raise InvalidRequest(f"{table.where}: trial {number} was over already")
         condition = Condition(
             arm=arm,
-            workload=table.required("workload", tables.text),
+            workload=table.required("workload", tables.nonempty_text),
             length=table.required("length", tables.natural),
             warmth=table.required("stage", stage),
             concurrency=table.required("concurrency", tables.natural),
@@ -113,7 +111,7 @@ class JournalReading:
         number, _, _ = (
             table.required("trial", tables.natural),
             table.required("phase", _phase),
-            table.required("name", any_text),
+            table.required("name", tables.text),
         )
         if number not in self._begun or table.required("end_ns", tables.natural) < table.required(
             "start_ns", tables.natural
@@ -138,7 +136,7 @@ class JournalReading:
             actions=tuple(begun.actions),
             late_ns=begun.late_ns,
             failed_phase=table.required("failed_phase", tables.unless_none(_phase)),
-            cause=table.required("cause", any_text),
+            cause=table.required("cause", tables.text),
         )
         _check(trial, table.where)
         self._ended[number] = trial
@@ -173,9 +171,9 @@ def _chosen(known: Mapping[str, T], value: Any, what: str) -> T:
 
 def _by_phase(value: Any) -> dict[Phase, int]:
     """Every phase, those that took no time included."""
-    spent = {_phase(name): tables.natural(each) for name, each in json_object(value).items()}
+    spent = {_phase(name): tables.natural(each) for name, each in tables.table(value).items()}
     return dict.fromkeys(Phase, 0) | spent
 
 
 def _steps(value: Any) -> dict[str, int]:
-    return {name: tables.natural(each) for name, each in json_object(value).items()}
+    return {name: tables.natural(each) for name, each in tables.table(value).items()}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dutyfree.measure.design import table as tables
+from dutyfree import tables
 from dutyfree.measure.design.file import evictable, stage
 from dutyfree.measure.design.study import Arm, Grid, Study
-from dutyfree.measure.design.table import Table
 from dutyfree.model import Resources
+from dutyfree.tables import Table
 
 
 def study_as_json(study: Study) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def study_from_json(content: Mapping[str, Any], where: str) -> Study:
     return table.checked(
         None,
         lambda: Study(
-            name=table.required("name", tables.text),
+            name=table.required("name", tables.nonempty_text),
             arms=arms,
             grids=grids,
             seed=table.required("seed", tables.whole),
@@ -48,10 +48,10 @@ def study_from_json(content: Mapping[str, Any], where: str) -> Study:
 def _arm(table: Table) -> Arm:
     table.allow(*Arm.__dataclass_fields__)
     return Arm(
-        name=table.required("name", tables.text),
-        substrate=table.required("substrate", tables.text),
+        name=table.required("name", tables.nonempty_text),
+        substrate=table.required("substrate", tables.nonempty_text),
         options=table.required("options", tables.options),
-        image=table.required("image", tables.unless_none(tables.text)),
+        image=table.required("image", tables.unless_none(tables.nonempty_text)),
         max_trials=table.required("max_trials", tables.unless_none(tables.whole)),
         max_length=table.required("max_length", tables.unless_none(tables.whole)),
     )
@@ -63,11 +63,11 @@ def _grid(table: Table) -> Grid:
         None,
         lambda: Grid(
             trials=table.required("trials", tables.whole),
-            workloads=table.required("workloads", tables.listed(tables.text)),
+            workloads=table.required("workloads", tables.listed(tables.nonempty_text)),
             lengths=table.required("lengths", tables.listed(tables.whole)),
             warmths=table.required("warmths", tables.listed(stage)),
             concurrencies=table.required("concurrencies", tables.listed(tables.whole)),
-            arms=table.required("arms", tables.listed(tables.text)),
+            arms=table.required("arms", tables.listed(tables.nonempty_text)),
         ),
     )
 

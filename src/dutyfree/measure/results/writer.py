@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, Self
 
 from dutyfree import __version__
 from dutyfree.errors import CapacityError, InvalidRequest
-from dutyfree.images.store.documents import sync_directory
 from dutyfree.measure.design.plan import PlannedTrial, plan, size
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
@@ -22,6 +20,7 @@ from dutyfree.measure.results.directory import journal_records, load_results, re
 from dutyfree.measure.results.records import ActionRecord, Trial
 from dutyfree.measure.results.study_json import study_as_json
 from dutyfree.model import Phase
+from dutyfree.publish import publish, sync_directory
 from dutyfree.trace import JournalWriter
 
 _CHANGEABLE = ("time_limit_s",)
@@ -196,9 +195,9 @@ class ResultsWriter:
             self._begin()
 
     def _begin(self) -> None:
-        _publish(self.path / layout.HOST, self._host)
+        _publish_json(self.path / layout.HOST, self._host)
         # Last: a directory holds results as soon as, and only if, this file is in it.
-        _publish(
+        _publish_json(
             self.path / layout.STUDY,
             {
                 "format": layout.FORMAT,
@@ -235,16 +234,6 @@ class ResultsWriter:
         self._write({"kind": "run", "at_s": round(time.time(), 3), "resumed": True}, sync=True)
 
 
-def _publish(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file that is there whole or not at all."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", suffix=_PART, delete=False) as file:
-        try:
-            json.dump(content, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
+def _publish_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    publish(path, text.encode(), draft=path.with_name(f".{path.name}{_PART}"), sync=True)

@@ -2,12 +2,12 @@
 
 `Estimate.caveats` are doubts about that one number (no bound, few sandboxes); `caveats` of a finding hold for every
 number in it (failures, drift, an emulated processor); those of the `Analysis` hold for the whole study. A reader who
-shows a number shows all three; `Analysis.caveats_of` gathers them.
+shows a number shows all three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -282,15 +282,6 @@ class Analysis:
             for ordered in [tuple(sorted(points, key=lambda point: _rank(point.at)))]
         )
 
-    def caveats_of(self, finding: Any, *estimates: Estimate) -> tuple[Caveat, ...]:
-        """Every reason to doubt these estimates of a finding, the study's own included, each once."""
-        own = (caveat for estimate in estimates for caveat in estimate.caveats)
-        return tuple(dict.fromkeys((*own, *finding.caveats, *self.caveats)))
-
-    def all_caveats(self) -> Iterator[Caveat]:
-        """Each caveat of the study once."""
-        return iter(dict.fromkeys(_caveats_in(asdict(self))))
-
     def to_json(self) -> dict[str, Any]:
         """JSON values only; keys are the fields' names."""
         told: dict[str, Any] = _plain(asdict(self))
@@ -316,15 +307,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, str) else value
-
-
-def _caveats_in(value: Any) -> Iterator[Caveat]:
-    if isinstance(value, Mapping):
-        if set(value) == {"code", "text"}:
-            yield Caveat(**value)
-        else:
-            for each in value.values():
-                yield from _caveats_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _caveats_in(each)

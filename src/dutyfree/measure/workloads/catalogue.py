@@ -28,8 +28,3 @@ def find(name_or_path: str) -> Workload:
         return load_recording(path)
     hint = f"use {', '.join(BUILT_IN)}, a .toml file, or a recorded trajectory"
     raise InvalidRequest(f"there is no workload {name_or_path!r:.200}", hint=hint)
-
-
-def listed() -> list[Workload]:
-    """The workloads that come with Dutyfree, the smallest first."""
-    return [find(name) for name in BUILT_IN]

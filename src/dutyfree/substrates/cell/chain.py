@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dutyfree.errors import Unsupported
-from dutyfree.images.blocking import stoppable
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, with_modes
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
+from dutyfree.threads import in_thread_stoppable
 
 MAX_STORED = 32
 """The maximum of stored layers in a cell's root. Each layer slows every look-up of a missing file down, and the paths
@@ -52,7 +52,7 @@ class Chains:
                 frozen.append(self._frozen.find(name))
             used = stored
             if len(stored) > MAX_STORED:
-                used = await stoppable(
+                used = await in_thread_stoppable(
                     lambda on_bytes: flattened(self._store, stored, bottom=not image.over_host, on_bytes=on_bytes)
                 )
             return self._chain(image, used, stored, tuple(frozen))

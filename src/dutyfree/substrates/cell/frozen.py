@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
-from dutyfree.images.blocking import stoppable
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.setting import Lower, Setting, parents
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
+from dutyfree.threads import in_thread_stoppable
 
 MAX_FROZEN = 512
 """A limit, because each frozen layer is a mount of the spawner, and every new cell starts with a copy of all mounts."""
@@ -69,7 +69,7 @@ class FrozenLayers:
         directory = Path(self._setting.disk_directory, str(number))
         target = directory / "upper"
         try:
-            await stoppable(lambda on_bytes: self._fill(target, [layer.tree for layer in layers], on_bytes))
+            await in_thread_stoppable(lambda on_bytes: self._fill(target, [layer.tree for layer in layers], on_bytes))
         except BaseException:
             await asyncio.to_thread(remove_tree, directory)
             raise

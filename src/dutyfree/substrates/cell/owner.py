@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree import claims
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.places import state_directory
-from dutyfree.substrates import claims
 from dutyfree.substrates.cell.cgroups import PARENT
 from dutyfree.substrates.cell.ids import IdRanges
 from dutyfree.substrates.hierarchies import Cgroups

@@ -34,13 +34,6 @@ KEPT_CAPABILITIES = {
 }  # fmt: skip
 
 
-def cell_plan(
-    setting: Setting, cell: int, spec: SandboxSpec, base: Base | None = None, template: str | None = None
-) -> Plan:
-    """One cell. `template` is the empty file system that bounds an upper on disk."""
-    return [*individual_plan(setting, cell, spec, template), *common_plan(setting, spec, base or Base())]
-
-
 def translated_mounts(base: Base) -> list[str]:
     """What a cell stands on with owners that have to be translated into its own ids."""
     layers = sorted({lower.mount for lower in base.lowers})

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dutyfree.images.blocking import stoppable
 from dutyfree.images.ownership import SUBORDINATE_IDS, is_root
 from dutyfree.images.store.layers import LayerInfo
 from dutyfree.model import Image
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
+from dutyfree.threads import in_thread_stoppable
 
 if TYPE_CHECKING:
     from dutyfree.substrates.cell.substrate import CellSubstrate
@@ -52,7 +52,7 @@ class CellSnapshot(KeptSnapshot):
         def adopt(on_bytes: Callable[[int], None]) -> LayerInfo:
             return store.adopt(tree, "built", link=True, on_bytes=on_bytes, leave_out=leave_out)
 
-        return (await stoppable(adopt)).digest
+        return (await in_thread_stoppable(adopt)).digest
 
     async def _let_go(self) -> None:
         self._substrate.chains.release(self._chain)

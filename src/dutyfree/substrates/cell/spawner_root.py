@@ -108,13 +108,6 @@ def translation_plan(path: str) -> Plan:
     return [op(Verb.TRY_IDMAP, path, IdRange(1).first, SUBORDINATE_COUNT, SHARED.first)]
 
 
-def spawner_plan(setting: Setting) -> Plan:
-    """All of it, as on a machine that refuses nothing."""
-    parts = [part for part in setting.host.parts if part.showing is not Showing.TAKEN_APART]
-    binds = [operation for part in parts for operation in part_plan(setting, part)]
-    return [*root_plan(setting), *binds, *move_plan(setting), *last_plan(setting)]
-
-
 def _root(setting: Setting) -> str:
     return f"{setting.state_directory}/root"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dutyfree.errors import DeadlineExceeded, SandboxGone, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.substrates.docker import facts
 from dutyfree.substrates.docker.address import Address
 from dutyfree.substrates.docker.calls import Calls
 from dutyfree.substrates.docker.failures import EngineRefused, failure
 from dutyfree.substrates.docker.hijack import connect
+from dutyfree.threads import in_thread
 
 if TYPE_CHECKING:
     import aiodocker

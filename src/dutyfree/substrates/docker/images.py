@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed, Unsupported
-from dutyfree.images.blocking import in_thread, staged
 from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_source
 from dutyfree.images.store import Store
 from dutyfree.model import Image
 from dutyfree.substrates.docker import plan
 from dutyfree.substrates.docker.client import Engine
+from dutyfree.threads import exit_in_thread, in_thread
 
 REPOSITORY = "dutyfree"
 _OWN_ID = "sha256:"
@@ -55,7 +55,7 @@ class EngineImages:
 
     async def save_to_store(self, reference: str, image: Image) -> Image:
         """Import an image of the engine into the store. The result has the environment and directory of `image`."""
-        async with staged(self._store) as directory:
+        async with exit_in_thread(self._store.staging()) as directory:
             archive = directory / "image.tar"
             await self._engine.save(reference, archive)
             kept = await in_thread(import_source, self._store, f"docker-archive:{archive}")
@@ -84,7 +84,7 @@ class EngineImages:
         return known
 
     async def _load(self, image: Image, reference: str) -> None:
-        async with staged(self._store) as directory:
+        async with exit_in_thread(self._store.staging()) as directory:
             archive = directory / "image.tar"
             await in_thread(export_image, self._store, image, archive, reference)
             await self._engine.load(archive)

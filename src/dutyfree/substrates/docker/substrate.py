@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from dutyfree import native
+from dutyfree import claims, native
 from dutyfree.contract import Sandbox, SpanListener
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Capability, Image, Isolation, Phase, SandboxSpec
-from dutyfree.substrates import claims
 from dutyfree.substrates.docker import address, plan
 from dutyfree.substrates.docker.body import DockerBody, create_body
 from dutyfree.substrates.docker.calls import CALL_TIMEOUT_S
@@ -23,9 +21,6 @@ from dutyfree.substrates.docker.volume import GuestVolume
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 
 CLAIMS = "docker"
-_given_up: deque[str] = deque(maxlen=1024)
-"""Claims of substrates that this process has closed: what an engine that was away then still has of theirs is nobody's,
-though their process lives."""
 _HIDDEN = "gVisor hides /tmp, and by default all written files, from the engine"
 _WEAK_IN_GVISOR = {
     Capability.LIMIT_MEMORY: "gVisor has one memory limit for the whole sandbox: exceeding it ends the sandbox",
@@ -164,7 +159,6 @@ class DockerSubstrate(EngineSubstrate):
             await engine.close()
             if self._claim is not None:
                 await asyncio.to_thread(self._claim.release)
-                _given_up.append(self._claim.name)
                 self._claim = None
             await asyncio.to_thread(self.store.close)
 
@@ -194,27 +188,23 @@ class GVisorDockerSubstrate(DockerSubstrate):
         return _WEAK_IN_GVISOR
 
 
-def _is_nobodys(owner: str) -> bool:
-    return owner in _given_up or claims.is_dead(owner, CLAIMS)
-
-
 async def _sweep(engine: Engine) -> None:
     """Remove what killed processes, and substrates that were closed, left in the engine, by its labels; nothing else.
 
     Labels are inherited by what others make of ours. Our volume is not; and images that have a name are theirs.
     """
     for container, owner in (await engine.containers(plan.OWNER_LABEL)).items():
-        if _is_nobodys(owner) and plan.volume(owner) in await engine.volumes_in(container):
+        if claims.is_dead(owner, CLAIMS) and plan.volume(owner) in await engine.volumes_in(container):
             await engine.remove(container)
     for volume, owner in (await engine.volumes(plan.OWNER_LABEL)).items():
-        if _is_nobodys(owner) and volume == plan.volume(owner):
+        if claims.is_dead(owner, CLAIMS) and volume == plan.volume(owner):
             await engine.remove_volume(volume)
     images = await engine.nameless_images(plan.SNAPSHOT_LABEL)
-    doomed = {image for image, owner in images.items() if _is_nobodys(owner)}
+    doomed = {image for image, owner in images.items() if claims.is_dead(owner, CLAIMS)}
     while doomed:
         gone = {image for image in doomed if await engine.remove_image(image)}
         if not gone:
-            break  # something of somebody else's needs the rest
+            break  # images of other users need the rest
         doomed -= gone
     for directory in await asyncio.to_thread(claims.dead, CLAIMS):
         await asyncio.to_thread(claims.forget, directory)

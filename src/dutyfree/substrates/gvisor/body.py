@@ -16,7 +16,6 @@ from typing import Any, Final
 from dutyfree.contract import Snapshot
 from dutyfree.errors import SubstrateFailed
 from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Phase, SandboxSpec, Unenforced
 from dutyfree.removal import remove_tree
@@ -28,6 +27,7 @@ from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
+from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
 START_TIMEOUT_S: Final = 30.0

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dutyfree import fork_safety
+from dutyfree import claims, fork_safety
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed, SubstrateUnavailable
-from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import keeper
 
 _START_TIMEOUT_S: Final = 10.0

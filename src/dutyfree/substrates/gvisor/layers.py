@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread, stoppable
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.model import Image
 from dutyfree.removal import remove_tree
+from dutyfree.threads import in_thread, in_thread_stoppable
 
 MAX_STORED: Final = 16
 """The paths of all layers must fit into one page, the kernel's limit for mount options."""
@@ -88,7 +88,9 @@ class Layers:
             raise Unsupported(f"gVisor cannot start from an image {kind}", hint="build one over `debian:` or `oci:`")
         if len(stored) <= MAX_STORED:
             return stored
-        return await stoppable(lambda on_bytes: flattened(self._store, stored, bottom=True, on_bytes=on_bytes))
+        return await in_thread_stoppable(
+            lambda on_bytes: flattened(self._store, stored, bottom=True, on_bytes=on_bytes)
+        )
 
     def empty_stack(self) -> LayerStack:
         """A stack of the bottom layer alone."""
@@ -106,7 +108,7 @@ class Layers:
         layer = LiveLayer(f"live:{self._owner}-{number}", self._directory / f"live-{number}")
         below = [stack.live.tree] if stack.live else []
         try:
-            await stoppable(lambda on_bytes: self._fill(layer, [*below, upper], on_bytes))
+            await in_thread_stoppable(lambda on_bytes: self._fill(layer, [*below, upper], on_bytes))
         except BaseException:
             await in_thread(remove_tree, layer.directory)
             raise
@@ -132,7 +134,9 @@ class Layers:
             return stack.image
         if live.stored is None or not self._store.has(live.stored):
             tree, store = live.tree, self._store
-            adopted = await stoppable(lambda on_bytes: store.adopt(tree, "built", link=True, on_bytes=on_bytes))
+            adopted = await in_thread_stoppable(
+                lambda on_bytes: store.adopt(tree, "built", link=True, on_bytes=on_bytes)
+            )
             live.stored = adopted.digest
         return replace(stack.image, layers=(*stack.stored, live.stored))
 

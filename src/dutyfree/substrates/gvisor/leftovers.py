@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from dutyfree import claims
 from dutyfree.places import state_directory
-from dutyfree.substrates import claims
 from dutyfree.substrates.gvisor import groups
 
 _EXIT_TIMEOUT_S: Final = 5.0

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from dutyfree.images.blocking import in_thread
+from dutyfree.threads import in_thread
 
 FIRST_THAT_KILLS_TREES: Final = "20230101"
 """In earlier releases, orphans do not become children of the guest: daemons of an action that timed out may survive."""

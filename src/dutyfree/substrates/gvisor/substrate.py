@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from dutyfree import claims
 from dutyfree.errors import InfraFailed, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.ownership import SUBORDINATE_IDS, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import (
@@ -26,13 +26,13 @@ from dutyfree.model import (
     Upper,
 )
 from dutyfree.native import guest_path
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.gvisor import groups, leftovers, release
 from dutyfree.substrates.gvisor.body import GVisorBody, SharedState, Site, make_body
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
+from dutyfree.threads import in_thread
 
 KIND: Final = "gvisor"
 PROGRAM_VARIABLE: Final = "DUTYFREE_RUNSC"

@@ -22,10 +22,10 @@ from dutyfree.errors import (
     SubstrateFailed,
     SubstrateUnavailable,
 )
-from dutyfree.images.archive.pack import pack
 from dutyfree.images.commands import bound_to_us
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
 from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 

@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dutyfree import native
+from dutyfree import claims, native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import full_disk_told
+from dutyfree.images.store.layout import wrap_disk_full
 from dutyfree.places import state_directory
+from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
-from dutyfree.substrates import claims
 from dutyfree.substrates.qemu import blocks, memory, saved
 from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
@@ -30,6 +29,7 @@ from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
 from dutyfree.substrates.qemu.saved import Saved
+from dutyfree.threads import in_thread
 
 CLAIMS: Final = "microvm"
 KVM: Final = Path("/dev/kvm")
@@ -80,7 +80,7 @@ class BuildDir:
 
     def _prepare(self) -> None:
         try:
-            with full_disk_told():
+            with wrap_disk_full():
                 for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -191,9 +191,7 @@ class BuildDir:
 
     def _write_facts(self, **facts: int) -> None:
         path = self.directory / f"host-{self._boot}.json"
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**self._read_facts(), **facts}))
-        draft.rename(path)
+        publish(path, json.dumps({**self._read_facts(), **facts}).encode())
 
     def _sweep(self) -> None:
         """Remove snapshots of dead processes, and all that was saved before the host's last boot."""

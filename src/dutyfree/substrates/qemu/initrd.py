@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree import native
+from dutyfree.publish import publish
 from dutyfree.substrates.qemu.kernel import Kernel, load_modules
 
 _ALIGN: Final = 4
@@ -53,8 +54,6 @@ def make_initrd(kernel: Kernel, directory: Path) -> Path:
     data = archive(contents(*programs, load_modules(kernel)))
     path = directory / f"initrd-{hashlib.sha256(data).hexdigest()[:32]}.cpio"
     if not path.exists():
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(data)
-        draft.rename(path)
+        publish(path, data, draft=path.with_suffix(f".{os.getpid()}"))
     os.utime(path)
     return path

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dutyfree.errors import DutyfreeError, InvalidRequest, Unsupported
-from dutyfree.images.blocking import in_thread
 from dutyfree.model import Image, Resources
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
@@ -19,6 +18,7 @@ from dutyfree.substrates.qemu.body import RunningVM
 from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import clock
 from dutyfree.substrates.qemu.saved import Saved
+from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
 

@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from dutyfree import claims
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.guest.runner import Runner
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
-from dutyfree.substrates import claims
 from dutyfree.substrates.engine import EngineSubstrate, Marks
 from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import MicroVMBody, RunningVM
@@ -28,6 +27,7 @@ from dutyfree.substrates.qemu.pool import Pool
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.substrates.qemu.snapshot import Frozen, FrozenMachines, MicroVMSnapshot, freeze
 from dutyfree.substrates.qemu.vm_clones import VMClones
+from dutyfree.threads import in_thread
 
 MAX_POOL: Final = 256
 _WARM_UP_S: Final = 30.0

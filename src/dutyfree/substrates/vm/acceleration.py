@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DutyfreeError
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.substrates.vm.plan import EMULATED, Kernel
+from dutyfree.threads import in_thread
 
 KVM: Final = "kvm"
 _DEVICE: Final = "/dev/kvm"

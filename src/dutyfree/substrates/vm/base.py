@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.images.ownership import is_root
 from dutyfree.images.recipes.debian import DebianRoot
@@ -23,6 +22,7 @@ from dutyfree.images.store import locks
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.vm import debian
 from dutyfree.substrates.vm.plan import MIB, Kernel
+from dutyfree.threads import in_thread
 
 BUILD_TIMEOUT_S: Final = 1800.0
 _SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -11,12 +11,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from dutyfree import claims
+from dutyfree.claims import Claim
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Phase, SandboxSpec, Unenforced
-from dutyfree.substrates import claims
-from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.vm import cloud_config, seed, ssh
 from dutyfree.substrates.vm.calls import Calls
@@ -24,6 +23,7 @@ from dutyfree.substrates.vm.cloud_config import CloudConfig
 from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
+from dutyfree.threads import in_thread
 
 PREFIX: Final = "dutyfree-"
 """Machines are named dutyfree-CLAIM-RANDOM."""

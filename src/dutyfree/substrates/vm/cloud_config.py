@@ -26,7 +26,6 @@ machine shows is trusted.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,10 +33,10 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.tables import read_document
 
 VARIABLE = "DUTYFREE_CLOUD"
 """The environment variable with the file's path, for substrates without `config=`."""
-MAX_FILE_BYTES = 1024 * 1024
 _PLACES = frozenset({"region", "host", "path", "datacenter", "project", "location", "zone", "api_version"})
 
 
@@ -73,12 +72,7 @@ def read(path: str | Path | None, environment: Mapping[str, str] = os.environ) -
     if not chosen:
         hint = f"pass config=FILE, or set {VARIABLE} to the file's path"
         raise InvalidRequest("no configuration says which cloud to use", hint=hint)
-    try:
-        with Path(chosen).expanduser().open("rb") as file:
-            document = tomllib.loads(file.read(MAX_FILE_BYTES).decode())
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{str(chosen)!r} cannot be read: {error}") from error
-    return parse(document, environment)
+    return parse(read_document(Path(chosen).expanduser(), "cloud's file"), environment)
 
 
 def parse(document: Mapping[str, Any], environment: Mapping[str, str]) -> CloudConfig:

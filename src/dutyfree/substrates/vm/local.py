@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from dutyfree import claims
+from dutyfree.claims import Claim
 from dutyfree.errors import InvalidRequest, SubstrateFailed, SubstrateUnavailable
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Network, Phase, SandboxSpec
 from dutyfree.removal import remove_tree
-from dutyfree.substrates import claims
-from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.vm import acceleration, seed, ssh
@@ -39,6 +38,7 @@ from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.saved import Boot, Saved, SavedMachines, restore
 from dutyfree.substrates.vm.seed import Identity
 from dutyfree.substrates.vm.ssh import Login
+from dutyfree.threads import in_thread
 
 KIND: Final = "vm"
 """Of the claims of local machines."""

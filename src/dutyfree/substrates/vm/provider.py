@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from dutyfree.claims import Claim
 from dutyfree.model import Capability, SandboxSpec, Unenforced
-from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.vm.ssh import Login
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 from dutyfree import native
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
-from dutyfree.images.blocking import in_thread
 from dutyfree.model import Network
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine.body import Marks
@@ -29,6 +28,7 @@ from dutyfree.substrates.vm import guest
 from dutyfree.substrates.vm.base import Base, wait_for_lock
 from dutyfree.substrates.vm.plan import Hardware, Memory
 from dutyfree.substrates.vm.ssh import run_there
+from dutyfree.threads import in_thread
 
 if TYPE_CHECKING:
     from dutyfree.substrates.vm.local import LocalNode

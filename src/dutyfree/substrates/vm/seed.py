@@ -9,9 +9,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-LABEL: Final = "CIDATA"
 
 
 @dataclass(frozen=True, slots=True)

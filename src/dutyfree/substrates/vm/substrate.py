@@ -9,14 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dutyfree import fork_safety
+from dutyfree import claims
+from dutyfree.claims import Claim
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT
-from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec
-from dutyfree.substrates import claims
-from dutyfree.substrates.claims import Claim
 from dutyfree.substrates.engine import Body, EngineSubstrate, Marks
 from dutyfree.substrates.vm import guest, ssh
 from dutyfree.substrates.vm.debian import USUAL
@@ -24,6 +22,7 @@ from dutyfree.substrates.vm.local import LocalProvider
 from dutyfree.substrates.vm.plan import ACCELERATORS
 from dutyfree.substrates.vm.provider import Node, Provider
 from dutyfree.substrates.vm.saved import Boot
+from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
 _EVERYWHERE: Final = frozenset(
@@ -207,9 +206,7 @@ class VMSubstrate(EngineSubstrate):
         try:
             await self._provider.close()
         except BaseException:
-            fork_safety.close(
-                claim.lock_fd
-            )  # the directory stays: by it, whoever comes after this process finds what is left
+            claim.abandon()  # by its directory the next substrate finds the machines that are left
             raise
         await in_thread(claim.release)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dutyfree import formatting
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, bounds_of
 from dutyfree.measure.report.picture import Absent, Drawn
@@ -110,7 +111,7 @@ def _most_rows(panels: dict[ActionKind, list[KindTax]]) -> int:
 
 def _setting(shown: list[KindTax]) -> str:
     condition = shown[0].condition
-    return f"{words.name(condition.workload)}, {words.count(condition.length, 'action')}"
+    return f"{words.name(condition.workload)}, {formatting.count(condition.length, 'action')}"
 
 
 def _caveats(shown: list[KindTax]) -> tuple[Caveat, ...]:

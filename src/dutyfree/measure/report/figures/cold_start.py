@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dutyfree import formatting
 from dutyfree.measure import paper
 from dutyfree.measure.design.study import Condition
 from dutyfree.measure.report import words
@@ -117,7 +118,7 @@ def by_warmth(evidence: Evidence) -> Drawn | Absent:
             look = look_of[line.condition.arm]
             rows.append(Row(str(point.at), point.summary.p50, look, doubtful(point.summary), note))
         dot_rows(axes, rows, values=every_value)
-        setting = f"{words.name(line.condition.workload, 24)}, {words.count(line.condition.length, 'action')}"
+        setting = f"{words.name(line.condition.workload, 24)}, {formatting.count(line.condition.length, 'action')}"
         axes.set_title(f"{label(line.condition.arm)}: {setting}")
     grid[-1, 0].set_xlabel("p50 to first observation")
     summaries = [point.summary for line in lines for point in line.points]

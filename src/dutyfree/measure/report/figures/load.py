@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dutyfree import formatting
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, bounds_of
 from dutyfree.measure.report.picture import Absent, Drawn, new_figure
@@ -62,7 +63,7 @@ def by_concurrency(evidence: Evidence) -> Drawn | Absent:
     return Drawn(
         figure,
         title,
-        f"{words.name(condition.workload)}, {words.count(condition.length, 'action')}, "
+        f"{words.name(condition.workload)}, {formatting.count(condition.length, 'action')}, "
         f"{words.warmth_of(condition.warmth)}. Open loop: trials start when they are due, whether or not others are "
         "done; response time counts from then, service time from when the trial really began. One at a time, the next "
         f"begins when the last is over. Bars are 95 % intervals. {HOLLOW}",

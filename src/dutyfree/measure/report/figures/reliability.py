@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dutyfree import formatting
 from dutyfree.measure.report import words
 from dutyfree.measure.report.evidence import Evidence, bounds_of
 from dutyfree.measure.report.picture import Absent, Drawn, new_figure
@@ -76,7 +77,7 @@ def failures(evidence: Evidence) -> Drawn | Absent:
         title,
         "A trial that failed is counted and never timed. Unfaithful: an action did not give the observation that was "
         "expected."
-        + (f" {words.count(left_out, 'more condition')} with failures in the table below." if left_out else ""),
+        + (f" {formatting.count(left_out, 'more condition')} with failures in the table below." if left_out else ""),
         " ".join(f"{words.name(arm)}: {total} failed." for arm, total in zip(evidence.arms, totals, strict=True)),
         caveats=tuple(dict.fromkeys(caveat for each in worst for caveat in each.rate.caveats)),
     )
@@ -121,8 +122,8 @@ def boundaries(evidence: Evidence) -> Drawn | Absent:
         figure,
         title,
         f"As each substrate marks them itself ({words.name(condition.workload)}, "
-        f"{words.count(condition.length, 'action')}, cold). What lies between marked steps belongs to the phase, not "
-        "to a step. Bars are 95 % intervals.",
+        f"{formatting.count(condition.length, 'action')}, cold). What lies between marked steps belongs to the phase, "
+        "not to a step. Bars are 95 % intervals.",
         " ".join(
             f"{words.name(each.condition.arm)}, {words.name(each.name)}: {words.estimate_of(each.p50)}."
             for each in steps

@@ -38,10 +38,6 @@ class Diagnosis:
         """The causes that keep cells from working."""
         return tuple(cause for cause in self.causes if not cause.minor)
 
-    def remedy_of_all(self) -> str:
-        """The remedy for all blocking causes, in one line."""
-        return merged(cause.remedy for cause in self.blocking or self.causes).line(self.facts.place)
-
 
 def diagnose(spawner: Path) -> Diagnosis:
     """Try every step. Takes less than a second, and leaves nothing. Raises SubstrateFailed if the trial cannot run."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dutyfree.archive.entries import META_PREFIX, OPAQUE_NAME, WHITEOUT_PREFIX, Entry, Kind, path_of, refused
+from dutyfree.archive.limits import DEFAULT_LIMITS, ArchiveLimits
+from dutyfree.archive.reading import TarReader
 from dutyfree.errors import ArchiveRefused
-from dutyfree.images.archive.entries import META_PREFIX, OPAQUE_NAME, WHITEOUT_PREFIX, Entry, Kind, path_of, refused
-from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
-from dutyfree.images.archive.reading import TarReader
+from dutyfree.formatting import quoted
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.attributes import (
     CAPABILITY,
@@ -24,7 +25,7 @@ from dutyfree.images.trees.attributes import (
     stored_capability,
 )
 from dutyfree.images.trees.descent import Descent, remove_below
-from dutyfree.images.trees.disk import FULL, disk_error, disk_errors, quoted
+from dutyfree.images.trees.disk import FULL, disk_error, disk_errors
 from dutyfree.images.trees.links import allowed_moves
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,8 +52,6 @@ class Unpacked:
     """Of the files' content, holes included."""
     left_out: int = 0
     """Entries and attributes that sandboxes have no use for: device nodes below /dev, labels, notes of AUFS's."""
-    opaque_root: bool = False
-    """Whether the layer hides all layers below it. Overlay mounts ignore that of a root: leave those layers out."""
 
 
 def unpack(
@@ -180,7 +179,6 @@ class _Unpacking:
         self._enter(parents, entry)
         if name == OPAQUE_NAME:
             make_opaque(self._here.fd, self._ownership)
-            self._done.opaque_root |= not parents
             return
         info = self._info(deleted)
         if info is None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dutyfree.archive import headers
+from dutyfree.archive.entries import OPAQUE_NAME, WHITEOUT_PREFIX
+from dutyfree.archive.headers import Header
+from dutyfree.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.archive import headers
-from dutyfree.images.archive.entries import OPAQUE_NAME, WHITEOUT_PREFIX
-from dutyfree.images.archive.headers import Header
-from dutyfree.images.archive.limits import DEFAULT_LIMITS, ArchiveLimits
+from dutyfree.formatting import quoted
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees.alone import alone
 from dutyfree.images.trees.attributes import (
@@ -25,7 +26,7 @@ from dutyfree.images.trees.attributes import (
     shown_capability,
 )
 from dutyfree.images.trees.descent import Descent, Visit, open_file, walk
-from dutyfree.images.trees.disk import disk_errors, quoted
+from dutyfree.images.trees.disk import disk_errors
 from dutyfree.images.trees.holes import stretches
 from dutyfree.images.trees.links import FirstNames
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.trees.disk import quoted
+from dutyfree.formatting import quoted
 
 WHITEOUT_PREFIX = b".wh."
 OPAQUE_NAME = b".wh..wh..opq"
@@ -42,6 +42,10 @@ class Entry:
     xattrs: dict[str, bytes] = field(default_factory=dict)
     extents: list[tuple[int, int]] = field(default_factory=list)
     """Where the content lies in the file, as (offset, length), in order; what is between are holes."""
+
+
+class ArchiveTooLarge(ArchiveRefused):
+    """An archive that may be whole, but has more entries or bytes than the limits allow."""
 
 
 def refused(name: bytes, why: str, hint: str | None = None) -> ArchiveRefused:

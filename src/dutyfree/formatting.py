@@ -1,19 +1,19 @@
-"""Sizes, times and tables, as people read and write them."""
+"""Sizes, durations, counts, tables and untrusted text, formatted for people."""
 
 from __future__ import annotations
 
-import argparse
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
 
 _SIZES = ("KiB", "MiB", "GiB", "TiB")
 _SPANS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOST_OF_A_UNIT = 2
-"""An age is told in the largest unit of which it has at least this many."""
+"""An age is given in the largest unit of which it has at least this many."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?", re.DOTALL)
 SHORT_DIGEST = 12
+_QUOTED_CHARACTERS = 200
 
 
 def size(count_bytes: float) -> str:
@@ -38,29 +38,31 @@ def duration(seconds: float) -> str:
 
 def age(seconds: float) -> str:
     """How long ago something was, such as `5 min ago`; clocks that were set back make nothing negative."""
-    told = "now"
+    text = "now"
     for unit, unit_s in _SPANS_S.items():
         if seconds >= _MOST_OF_A_UNIT * unit_s:
-            told = f"{seconds // unit_s:.0f} {unit} ago"
-    return told
+            text = f"{seconds // unit_s:.0f} {unit} ago"
+    return text
 
 
 def count(number: int, what: str) -> str:
-    """Such as `1 layer` or `2 layers`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """Such as `1 layer` or `2,000 layers`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, and commas between thousands: `0.0182`, `12.3`, `6,495`."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{places}f}"
+    # Rounding up can add a digit: 9.996 is 10.0, not 10.00.
+    return text if sum(map(str.isdigit, text.lstrip("-0."))) <= digits or not places else f"{value:,.{places - 1}f}"
 
 
 def short_digest(digest: str) -> str:
     """Enough of a digest to find it again."""
     return digest.removeprefix("sha256:")[:SHORT_DIGEST]
-
-
-def seconds_of(text: str) -> float:
-    """Seconds, from 90s, 30m, 12h, 7d or 2w: the type of an option."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 12h or 7d")
-    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def table(rows: Sequence[Sequence[str]], numbers: frozenset[int] = frozenset()) -> list[str]:
@@ -75,7 +77,7 @@ def table(rows: Sequence[Sequence[str]], numbers: frozenset[int] = frozenset()) 
 
 
 def plain(text: str) -> str:
-    """Text of others without what would move a terminal's cursor, colour it or do worse. Lines and tabs stay."""
+    """Untrusted text without escape sequences and control characters; newlines and tabs stay."""
     return "".join(each for each in _ESCAPE.sub("", text) if each.isprintable() or each in "\n\t")
 
 
@@ -88,6 +90,12 @@ def last_lines(text: str, most: int) -> list[str]:
     """The end of a log, one state of each line that was redrawn."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     return [plain(line).expandtabs() for line in lines[-most:]] if text.strip() else []
+
+
+def quoted(name: bytes) -> str:
+    """A file's name for a message: printable, and at most about 200 characters, whatever the name holds."""
+    text = repr(name[: 4 * _QUOTED_CHARACTERS].decode("utf-8", "backslashreplace"))
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}...'"
 
 
 def display_width(text: str) -> int:

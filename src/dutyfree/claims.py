@@ -1,8 +1,9 @@
-"""Claims: marks by which what a killed process left behind is told from what belongs to a live one.
+"""Claims: names on everything that a substrate makes, which say whether it is still in use.
 
 A claim is named after its process, the moment, and the machine's current boot. Its directory holds a lock that lives as
-long as the process (and the programs that were given the descriptor; forked children do not keep it); what bears the
-name of a claim without one is nobody's.
+long as the process (and the programs that were given the descriptor; forked children do not keep it). A claim is dead
+once its process has died, or has given it up: whatever still bears its name is a leftover, and the next substrate of
+the same kind removes it when it opens.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from dutyfree.removal import remove_tree
 
 LOCK = "lock"
 _NAME = re.compile(r"(\d{1,7})-[0-9a-f]{6,16}-([0-9a-f]{12})")
+_MAX_ABANDONED = 1024
+_abandoned: dict[str, None] = {}
+"""The names of the last claims that this process gave up, oldest first. The process lives, so only it knows."""
 
 
 def state_base() -> Path:
@@ -48,7 +52,15 @@ class Claim:
         """Give it up, with its directory; in a forked child, only its copy of the descriptor."""
         if self.ours:
             forget(self.directory)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give it up, but leave its directory, by which the next substrate finds what could not be removed."""
         fork_safety.close(self.lock_fd)
+        if self.ours:
+            _abandoned[self.name] = None
+            while len(_abandoned) > _MAX_ABANDONED:
+                _abandoned.pop(next(iter(_abandoned)), None)
 
 
 def claim(kind: str = "") -> Claim:
@@ -72,7 +84,7 @@ def claim(kind: str = "") -> Claim:
 
 
 def dead(kind: str = "") -> list[Path]:
-    """Directories of claims of this kind whose processes are dead; to be removed, with all that bears their names."""
+    """Directories of dead claims of this kind; to be removed, with all that bears their names."""
     base = state_base() / kind
     if not is_ours(base):
         return []
@@ -80,7 +92,7 @@ def dead(kind: str = "") -> list[Path]:
 
 
 def is_dead(name: str, kind: str = "") -> bool:
-    """Whether a claim of this machine has lost its process. Names that are not ours to judge are never dead."""
+    """Whether its process has died or given it up. Names of other boots and process namespaces are never dead."""
     named = _NAME.fullmatch(name)
     if named is None or named[2] != _boot():
         return False
@@ -91,8 +103,8 @@ def is_dead(name: str, kind: str = "") -> bool:
         pass
     except OSError:
         return False
-    # A claim that is just being made has no lock yet; its process tells.
-    return not _lives(int(named[1]))
+    # A claim that is just being made has no lock yet, but its process lives.
+    return name in _abandoned or not _lives(int(named[1]))
 
 
 def _lives(pid: int) -> bool:
@@ -107,7 +119,7 @@ def _lives(pid: int) -> bool:
 
 
 def forget(directory: Path) -> None:
-    """Remove it; what cannot be removed now is left to whoever comes next."""
+    """Remove it; what cannot be removed now is left to the next substrate that opens."""
     with contextlib.suppress(SubstrateFailed):
         remove_tree(directory)
 
@@ -130,7 +142,7 @@ def directories(directory: Path) -> list[Path]:
 
 
 def _boot() -> str:
-    """Tells this boot of this machine, and this process namespace, from all others that may share its directories."""
+    """Identifies this boot of this machine and this process namespace: others may share its directories."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = Path("/proc/self/ns/pid").stat().st_ino
     return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:12]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
+from dutyfree.archive.entries import ArchiveTooLarge, Entry, Kind, refused
+from dutyfree.archive.limits import ArchiveLimits
+from dutyfree.archive.records import number, parse_records, time_ns
 from dutyfree.errors import ArchiveRefused
-from dutyfree.images.archive.entries import Entry, Kind, refused
-from dutyfree.images.archive.limits import ArchiveLimits
-from dutyfree.images.archive.records import number, parse_records, time_ns
+from dutyfree.formatting import quoted
 
 BLOCK_BYTES: Final = 512
 PIECE_BYTES: Final = 256 * 1024
@@ -36,6 +37,12 @@ _ZEROS: Final = bytes(BLOCK_BYTES)
 _MAX_SIZE: Final = 2**63 - 1
 
 
+class ByteSource(Protocol):
+    """The readable end of a byte stream; empty bytes at its end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 class TarReader:
     """Iterate over the entries; between two of them, `content` gives what the first one holds.
 
@@ -43,7 +50,9 @@ class TarReader:
     no tar archive, is damaged or cut off, or is past the limits, and whatever the stream itself raises.
     """
 
-    def __init__(self, stream: BinaryIO, limits: ArchiveLimits, on_bytes: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, stream: ByteSource, limits: ArchiveLimits, on_bytes: Callable[[int], None] | None = None
+    ) -> None:
         self._stream = stream
         self._limits = limits
         self._on_bytes = on_bytes
@@ -188,12 +197,13 @@ class TarReader:
     def _count_entry(self) -> None:
         self._left_entries -= 1
         if self._left_entries < 0:
-            raise ArchiveRefused(f"the archive has more than {self._limits.entries} entries")
+            raise ArchiveTooLarge(f"the archive has more than {self._limits.entries} entries")
 
     def _spend(self, size_bytes: int, name: bytes) -> None:
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
-            raise refused(name, f"makes the archive larger than {self._limits.bytes} bytes unpacked")
+            what = f"archive entry {quoted(name)} makes the archive larger than {self._limits.bytes} bytes unpacked"
+            raise ArchiveTooLarge(what)
 
     def _skip(self) -> None:
         left = self._payload_bytes + self._padding_bytes

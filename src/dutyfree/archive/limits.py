@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from dutyfree.images.trees.descent import MAX_ENTRIES
+MAX_ENTRIES: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
