@@ -19,7 +19,7 @@ from dutyfree.errors import (
     SubstrateFailed,
 )
 from dutyfree.wire.exchange import Exchange
-from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, Kind, encode_frame
+from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, FrameKind, encode_frame
 from dutyfree.wire.link import Link
 from dutyfree.wire.messages import (
     VERSION,
@@ -145,7 +145,7 @@ class Channel:
         self._last_id = action_id
         exchange.id, exchange.channel = action_id, self
         self._exchanges[action_id] = exchange
-        self._link.write(encode_frame(Kind.RUN, action_id, payload))
+        self._link.write(encode_frame(FrameKind.RUN, action_id, payload))
 
     def send(self, message: HostMessage) -> None:
         """Send anything but a RUN; a dead channel drops it."""

@@ -22,7 +22,7 @@ MAX_ID: Final = 0xFFFF_FFFF
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is about. Below 64 the host speaks, above it the guest."""
 
     HOST_HELLO = 1
@@ -63,26 +63,26 @@ class Rule(NamedTuple):
 
 
 FROM_HOST: Final[Mapping[int, Rule]] = {
-    Kind.HOST_HELLO: Rule(of_action=False),
-    Kind.RUN: Rule(of_action=True),
-    Kind.INPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDIN,)),
-    Kind.INPUT_END: Rule(of_action=True, most_bytes=0),
-    Kind.OUTPUT_CREDIT: Rule(of_action=True),
-    Kind.SIGNAL: Rule(of_action=True),
-    Kind.RESIZE: Rule(of_action=True),
-    Kind.PING: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
-    Kind.QUIT: Rule(of_action=False, most_bytes=0),
+    FrameKind.HOST_HELLO: Rule(of_action=False),
+    FrameKind.RUN: Rule(of_action=True),
+    FrameKind.INPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDIN,)),
+    FrameKind.INPUT_END: Rule(of_action=True, most_bytes=0),
+    FrameKind.OUTPUT_CREDIT: Rule(of_action=True),
+    FrameKind.SIGNAL: Rule(of_action=True),
+    FrameKind.RESIZE: Rule(of_action=True),
+    FrameKind.PING: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
+    FrameKind.QUIT: Rule(of_action=False, most_bytes=0),
 }
 
 FROM_GUEST: Final[Mapping[int, Rule]] = {
-    Kind.GUEST_HELLO: Rule(of_action=False),
-    Kind.STARTED: Rule(of_action=True, most_bytes=0),
-    Kind.OUTPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDOUT, STDERR)),
-    Kind.INPUT_CREDIT: Rule(of_action=True),
-    Kind.EXIT: Rule(of_action=True),
-    Kind.REFUSED: Rule(of_action=True),
-    Kind.PONG: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
-    Kind.FAULT: Rule(of_action=False),
+    FrameKind.GUEST_HELLO: Rule(of_action=False),
+    FrameKind.STARTED: Rule(of_action=True, most_bytes=0),
+    FrameKind.OUTPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDOUT, STDERR)),
+    FrameKind.INPUT_CREDIT: Rule(of_action=True),
+    FrameKind.EXIT: Rule(of_action=True),
+    FrameKind.REFUSED: Rule(of_action=True),
+    FrameKind.PONG: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
+    FrameKind.FAULT: Rule(of_action=False),
 }
 
 
