@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dutyfree.errors import Unsupported
 from dutyfree.model import (
@@ -56,8 +56,11 @@ from dutyfree.model import (
     Unenforced,
 )
 
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
+
 SpanListener = Callable[[Span], None]
-"""Told of each span as it ends. `None` in place of a listener makes recording cost one comparison."""
+"""Called with each span as it ends. `None` in place of a listener makes recording cost one comparison."""
 
 _NETWORKS = {Network.HOST: Capability.HOST_NETWORK, Network.BRIDGE: Capability.BRIDGE_NETWORK}
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
@@ -125,6 +128,16 @@ class Substrate(ABC):
         """Whether a spec that names no image says enough."""
         return True
 
+    @property
+    def store(self) -> Store | None:
+        """Where its images are kept; None where it has none of its own."""
+        return None
+
+    @property
+    def builds_with(self) -> str | None:
+        """The name of the substrate that runs the lines of recipes for it; None where it does so itself."""
+        return None
+
     def named_image(self, name: str) -> Image:
         """The image of this name, to start sandboxes from. Raises InvalidRequest; Unsupported where there are none."""
         raise Unsupported(f"substrate {self.name!r} has no images")
@@ -148,6 +161,16 @@ class Sandbox(ABC):
 
     id: str
     files: Files
+
+    @property
+    def pid(self) -> int | None:
+        """A process of this machine that the sandbox cannot live without; None where there is none."""
+        return None
+
+    @property
+    def inner(self) -> Sandbox:
+        """The sandbox that this one wraps; the sandbox itself where it wraps none."""
+        return self
 
     @property
     @abstractmethod

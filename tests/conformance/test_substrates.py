@@ -61,7 +61,7 @@ def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
 
 def kill(sandbox: Sandbox) -> bool:
     """The default way, and the fake's own."""
-    innermost = getattr(sandbox, "inner", sandbox)
+    innermost = sandbox.inner
     if isinstance(innermost, FakeSandbox):
         innermost.die()
         return True

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dutyfree.client.box import Box
 from dutyfree.contract import SpanListener, Substrate
@@ -125,7 +125,7 @@ class LocalHost:
         from dutyfree.client.host_pool import HostPool  # most hosts have none
 
         substrate = self._opened()
-        store = getattr(substrate.inner, "store", None) if Capability.IMAGES in substrate.capabilities else None
+        store = substrate.store if Capability.IMAGES in substrate.capabilities else None
         self._pool = HostPool(substrate, options, store, self._built, self._on_span)
         await self._pool.open()
 
@@ -197,7 +197,7 @@ class LocalHost:
         """What runs the lines of recipes: the substrate itself, or the one that it leaves this to."""
         from dutyfree.substrates import registry
 
-        builds_with = getattr(self._opened().inner, "builds_with", None)
+        builds_with = self._opened().builds_with
         if builds_with is None:
             yield self._opened()
             return
@@ -208,10 +208,10 @@ class LocalHost:
     def store(self) -> Store:
         """Where images are kept. Raises Unsupported where the substrate has none."""
         substrate = self._opened()
-        store = getattr(substrate.inner, "store", None)
+        store = substrate.store
         if Capability.IMAGES not in substrate.capabilities or store is None:
             raise Unsupported(f"substrate {substrate.name!r} has no images")
-        return cast("Store", store)
+        return store
 
     @asynccontextmanager
     async def lease(

@@ -28,7 +28,7 @@ async def multiply(create: Callable[[], Awaitable[Sandbox]], count: int, *, at_o
             task.cancel()
         made = await asyncio.gather(*work, return_exceptions=True)
         ends = (each.destroy() for each in made if isinstance(each, Sandbox))
-        await asyncio.gather(*ends, return_exceptions=True)
+        await asyncio.shield(asyncio.gather(*ends, return_exceptions=True))  # a second cancellation stops nothing
         raise
 
 

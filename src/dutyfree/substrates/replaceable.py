@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dutyfree.contract import Sandbox
-from dutyfree.errors import SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SubstrateFailed
 from dutyfree.guest import GuestSandbox
 from dutyfree.model import Phase, Span
 from dutyfree.substrates.forking import multiply
@@ -34,8 +34,8 @@ class ReplaceableSandbox(GuestSandbox):
             async with self._turn:
                 self._check()
                 await self._replace()
-        except BaseException as error:
-            await self._destroy_after(error)
+        except BaseException:
+            self._end_calls(SubstrateFailed("the sandbox ended with a reset that failed"))
             raise
         self._report(Phase.RESET, start_ns)
 
@@ -50,13 +50,10 @@ class ReplaceableSandbox(GuestSandbox):
         self._report(Phase.FORK, start_ns)
         return forks
 
-    async def _destroy_after(self, error: BaseException) -> None:
-        """End the sandbox, which `error` has left half-way."""
+    def _end_calls(self, error: InfraFailed) -> None:
+        """Refuse calls from now on, and fail those under way: a half-replaced sandbox is left to be destroyed."""
         self._ended = True
-        try:
-            await self.destroy()
-        except SubstrateFailed as failure:
-            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+        self._runner.channel.fail(error)
 
     def _check(self) -> None:
         if not self.alive:

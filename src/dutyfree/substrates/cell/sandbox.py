@@ -32,7 +32,8 @@ from dutyfree.wire.channel import Channel
 if TYPE_CHECKING:
     from dutyfree.substrates.cell.substrate import CellSubstrate
 
-DESTROY_S = 30.0
+REPLACED_CELL_S = 30.0
+"""How long a reset or a snapshot waits for the end of a cell. A destruction has no deadline here: the guard sets it."""
 MAX_FORKS = 4096
 FORKS_AT_ONCE = 8
 MAX_LIVE_LAYERS = 8
@@ -71,21 +72,21 @@ class Cell:
 
     async def die(self) -> None:
         """Wait until no process of it runs any more, after `kill`. Raises SubstrateFailed."""
-        await self._within(self.birth.dead)
+        await self._wait_for(self.birth.dead, REPLACED_CELL_S)
 
-    async def end(self) -> None:
+    async def end(self, within_s: float | None = REPLACED_CELL_S) -> None:
         """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
         self.kill()
-        await self._within(self.birth.gone)
+        await self._wait_for(self.birth.gone, within_s)
 
-    async def _within(self, event: asyncio.Future[Any]) -> None:
+    async def _wait_for(self, event: asyncio.Future[Any], within_s: float | None) -> None:
         if event.done():
             return
         try:
-            async with asyncio.timeout(DESTROY_S):
+            async with asyncio.timeout(within_s):
                 await asyncio.shield(event)
         except TimeoutError:
-            raise SubstrateFailed(f"cell {self.birth.number} could not be ended within {DESTROY_S:.0f} s") from None
+            raise SubstrateFailed(f"cell {self.birth.number} did not end within {within_s:g} s") from None
 
 
 class CellSandbox(ReplaceableSandbox):
@@ -125,7 +126,7 @@ class CellSandbox(ReplaceableSandbox):
 
         Only then: two cells of different namespaces do not meet, and a birth beside a death takes a third longer.
         """
-        await self._bury()  # never more than one cell too many
+        await self._bury(REPLACED_CELL_S)  # never more than one cell too many
         leaving, old = self._runner.channel, self._cell
         channel, theirs = self._substrate.stream()
         cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
@@ -147,10 +148,10 @@ class CellSandbox(ReplaceableSandbox):
         if self._spec.network is not Network.NONE:
             await old.die()  # its ports are those of the host
 
-    async def _bury(self) -> None:
+    async def _bury(self, within_s: float | None) -> None:
         """Wait until nothing is left of the cells before this one."""
         for cell in self._buried:
-            await cell.end()
+            await cell.end(within_s)
         self._buried.clear()
 
     def _leave(self, cell: Cell) -> None:
@@ -246,8 +247,7 @@ class CellSandbox(ReplaceableSandbox):
             await self._go_on([*below, written], channel, theirs)
         except BaseException as error:
             theirs.close()
-            channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
-            await self._destroy_after(error)
+            self._end_calls(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was cut short"))
             raise
         finally:
             leaving.close()
@@ -275,8 +275,8 @@ class CellSandbox(ReplaceableSandbox):
 
     async def _end(self) -> None:
         self._ended = True
-        await self._cell.end()
-        await self._bury()
+        await self._cell.end(within_s=None)
+        await self._bury(within_s=None)
         self._substrate.forget(self)
         self._leave(self._cell)
         self._substrate.chains.release(self._origin)

@@ -8,18 +8,23 @@ that costs tens of them.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
-from dutyfree.contract import ActionStream, Session, Terminal
+from dutyfree.contract import ActionStream, Files, Session, Terminal
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SandboxReset, SessionEnded, SubstrateFailed
+from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.runner import Runner
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, Observation
 from dutyfree.substrates.engine.body import Body
 from dutyfree.substrates.engine.exec_stream import ExecActionStream
+from dutyfree.substrates.forwarding import ForwardingFiles
 from dutyfree.wire.channel import Channel
+
+Result = TypeVar("Result")
 
 
 class ExecPath:
@@ -116,6 +121,17 @@ class ExecPath:
     def close(self) -> None:
         """The sandbox is being destroyed."""
         self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
+
+
+class ExecFiles(ForwardingFiles):
+    """One call of the control plane, and one guest, for each operation."""
+
+    def __init__(self, path: ExecPath) -> None:
+        self._path = path
+
+    async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
+        async with self._path.connected() as runner:
+            return await operation(GuestFiles(runner))
 
 
 class _ExecSession(GuestSession):

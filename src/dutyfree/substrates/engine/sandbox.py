@@ -14,8 +14,7 @@ from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanList
 from dutyfree.errors import SandboxGone, Unsupported
 from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec
 from dutyfree.substrates.engine.body import Body, Marks
-from dutyfree.substrates.engine.exec_files import ExecFiles
-from dutyfree.substrates.engine.exec_path import ExecPath
+from dutyfree.substrates.engine.exec_path import ExecFiles, ExecPath
 from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 
@@ -53,7 +52,6 @@ class EngineSandbox(ReplaceableSandbox):
 
     @property
     def pid(self) -> int | None:
-        """A process of this machine without which the sandbox is dead, where there is one."""
         return self._body.pid
 
     async def run(self, action: Action) -> Observation:

@@ -43,7 +43,7 @@ class EngineSubstrate(Substrate):
         except ValueError:
             hint = f"there are: {', '.join(ActionPath)}"
             raise InvalidRequest(f"there is no action path {path!r:.80}", hint=hint) from None
-        self.store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
+        self._store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._image = image
         self._alive: set[EngineSandbox] = set()
 
@@ -54,6 +54,10 @@ class EngineSubstrate(Substrate):
     @abstractmethod
     async def let_go(self) -> None:
         """Let go of the engine; no sandbox is alive any more. Idempotent."""
+
+    @property
+    def store(self) -> Store:
+        return self._store
 
     @property
     def has_default_image(self) -> bool:

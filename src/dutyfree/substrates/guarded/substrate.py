@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
 from dutyfree.model import Capability, Image, Isolation, SandboxSpec
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
 
 CREATE_TIMEOUT_S = 600.0
 DESTROY_TIMEOUT_S = 30.0
@@ -88,6 +91,14 @@ class GuardedSubstrate(Substrate):
         sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._living.discard, self._adopt)
         self._living.add(sandbox)
         return sandbox
+
+    @property
+    def store(self) -> Store | None:
+        return self._inner.store
+
+    @property
+    def builds_with(self) -> str | None:
+        return self._inner.builds_with
 
     @property
     def emulated(self) -> bool:

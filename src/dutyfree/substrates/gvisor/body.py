@@ -28,6 +28,7 @@ from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeping import Keeping
 from dutyfree.substrates.gvisor.layers import Footing, Layers
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
+from dutyfree.substrates.shared_task import SharedTask
 from dutyfree.wire.channel import Channel
 
 START_TIMEOUT_S: Final = 30.0
@@ -86,7 +87,7 @@ class GVisorBody(Body):
         self.pid = pid
         self.unenforced = unenforced
         self._site = site
-        self._ending: asyncio.Task[None] | None = None
+        self._end = SharedTask(lambda: site.clear(pid))
         self._turnstile = Turnstile()
 
     async def connect(self) -> Channel:
@@ -95,10 +96,7 @@ class GVisorBody(Body):
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
     async def end(self) -> None:
-        ending = self._ending
-        if ending is None or (ending.done() and (ending.cancelled() or ending.exception() is not None)):
-            ending = self._ending = asyncio.create_task(self._site.clear(self.pid))
-        await asyncio.shield(ending)
+        await self._end.wait()
 
     async def snapshot(self) -> Snapshot:
         """Its processes stand still while what it has written is copied."""

@@ -59,7 +59,7 @@ class Awake:
         await asyncio.shield(self.machine.end())
         let_go, self.let_go = self.let_go, None
         if let_go is not None:
-            await let_go()
+            await asyncio.shield(let_go())
 
 
 class MicroVMBody(Body):
@@ -113,7 +113,7 @@ class MicroVMBody(Body):
         await self._awake.end()
         device, self.device = self.device, None
         if device is not None:
-            await self._substrate.give_back(device)
+            await asyncio.shield(self._substrate.give_back(device))
 
     async def snapshot(self) -> Snapshot:
         async with self._turn:
