@@ -13,7 +13,7 @@ import pytest
 
 from dutyfree.testing import leaks
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone  # leak checks beside it would count the spawners of hosts that it has killed
 CELLS = 50
 HOST = f"""
 import asyncio, dutyfree
