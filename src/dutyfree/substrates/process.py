@@ -34,7 +34,7 @@ from dutyfree.wire.channel import Channel
 _PREFIX: Final = "dutyfree-process-"
 _LOCK: Final = "owner"
 _SETTLING_S: Final = 60.0
-"""How old a directory without a lock must be before it means death and not birth."""
+"""A directory without a lock is new up to this age, and abandoned after it."""
 _CLAIM_TRIES: Final = 10
 _EXIT_TIMEOUT_S: Final = 5.0
 _STRAY_ROUNDS: Final = 20
@@ -43,7 +43,7 @@ _REASON: Final = "an ordinary process of the host has no walls and no bounds of 
 
 
 class ProcessSubstrate(Substrate):
-    """Sandboxes that share everything with the host but a directory."""
+    """Sandboxes without isolation: each has a directory of its own, and shares all the rest with the host."""
 
     name = "process"
     isolation = Isolation.NONE
@@ -135,7 +135,7 @@ class ProcessSandbox(GuestSandbox):
 
 
 class _Body:
-    """What a sandbox holds: a guest process, the channel to it, and a directory."""
+    """The resources of a sandbox: a guest process, the channel to it, and a directory."""
 
     def __init__(self, guest: Path, directory: Path) -> None:
         """Raises CapacityError or SubstrateFailed, and then holds nothing."""
@@ -160,7 +160,7 @@ class _Body:
         self.channel = Channel.over_socket(ours)
 
     async def give_back(self) -> None:
-        """Wait for the guest, which was told to go, and remove the directory. Raises SubstrateFailed."""
+        """Wait for the guest, which has received QUIT, and remove the directory. Raises SubstrateFailed."""
         if not await self._exited():
             self._process.kill()
             if not await self._exited():
@@ -277,7 +277,7 @@ def _held_if_abandoned(directory: Path) -> Iterator[bool]:
 
 
 def _kill_strays(directory: Path) -> None:
-    """Kill what a guest that died before its time left behind: all whose TMPDIR, which we set, is in the directory."""
+    """Kill what a guest that was killed left behind: every process with a TMPDIR, which we set, in the directory."""
     mark = b"TMPDIR=" + os.fsencode(directory)
     for _ in range(_STRAY_ROUNDS):
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
@@ -295,5 +295,5 @@ def _is_marked(pid: int, mark: bytes) -> bool:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    # Exactly that directory or below it: a path that is merely mentioned says nothing about who started a process.
+    # Exactly that directory or below it: other mentions of the path do not mean that we started the process.
     return pid != os.getpid() and any(entry == mark or entry.startswith(mark + b"/") for entry in entries)

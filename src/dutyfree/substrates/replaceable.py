@@ -1,4 +1,4 @@
-"""A sandbox that outlives what it is made of: a reset puts something new in its place, under the same name."""
+"""A sandbox that can replace the cell, container or machine that it consists of, under the same id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dutyfree.substrates.forking import multiply
 
 
 class ReplaceableSandbox(GuestSandbox):
-    """What cells and engines share of reset and fork; `_turn` is held by whoever replaces or freezes what is inside."""
+    """What cells and engines share of reset and fork. A call that replaces or freezes the inside holds `_turn`."""
 
     def __init__(self, sandbox_id: str, *arguments: Any, **options: Any) -> None:
         super().__init__(sandbox_id, *arguments, **options)
@@ -41,10 +41,10 @@ class ReplaceableSandbox(GuestSandbox):
 
     @abstractmethod
     async def _replace(self) -> None:
-        """Put something fresh in the place of what there is; `_turn` is held. A failure ends the sandbox."""
+        """Replace the inside by a fresh one; `_turn` is held. A failure ends the sandbox."""
 
     async def _multiplied(self, create: Callable[[], Awaitable[Sandbox]], count: int, at_once: int) -> list[Sandbox]:
-        """`count` forks, made by `create`, told as one span."""
+        """`count` forks, made by `create`, reported as one span."""
         start_ns = time.monotonic_ns()
         forks = await multiply(create, count, at_once=at_once)
         self._report(Phase.FORK, start_ns)
@@ -65,5 +65,5 @@ class ReplaceableSandbox(GuestSandbox):
 
 
 def was_reset() -> SandboxReset:
-    """What those are told whose calls a reset has overtaken."""
+    """The error for calls that were under way during a reset."""
     return SandboxReset("the sandbox was reset while this was under way")

@@ -23,7 +23,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class FrameKind(IntEnum):
-    """What a frame is about. Below 64 the host speaks, above it the guest."""
+    """The type of a frame. The host sends those below 64, the guest those above."""
 
     HOST_HELLO = 1
     RUN = 2
@@ -45,7 +45,7 @@ class FrameKind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame whose header kept the rules; the payload is still unread."""
+    """One frame with a valid header; the payload is not parsed yet."""
 
     kind: int
     stream: int
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What the header of a kind may say."""
+    """The allowed header values of one kind of frame."""
 
     of_action: bool
     least_bytes: int = 0
@@ -87,7 +87,7 @@ FROM_GUEST: Final[Mapping[int, Rule]] = {
 
 
 def encode_frame(kind: int, action_id: int, payload: bytes = b"", stream: int = 0) -> bytes:
-    """The bytes of one frame; the caller keeps the rules of its kind."""
+    """The bytes of one frame. The caller makes sure that it keeps the rules of its kind."""
     return HEADER.pack(len(payload), kind, stream, 0, action_id) + payload
 
 

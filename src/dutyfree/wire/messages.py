@@ -1,6 +1,6 @@
 """Every message of the wire protocol as a frozen value that encodes itself and is decoded from a frame.
 
-Decoding raises GuestMisbehaved for whatever the protocol does not allow.
+Decoding raises GuestMisbehaved for everything that the protocol does not allow.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ VERSION: Final = 1
 MAX_EXIT_CODE: Final = 255
 MAX_SIGNAL: Final = 64
 INPUT_WINDOW_BYTES: Final = 64 * 1024
-"""How much stdin may be on its way to an action; a guest that keeps the protocol never gives more credit than that."""
+"""How much stdin may be unread by an action; a guest never gives more credit than that."""
 MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
 
 
 class Mode(IntEnum):
-    """What a RUN asks for."""
+    """What a RUN starts."""
 
     ARGV = 0
     SHELL = 1
@@ -42,7 +42,7 @@ class RunFlag(IntEnum):
 
 
 class ExitFlag(IntEnum):
-    """What happened on the way to an EXIT: bits."""
+    """Bits of an EXIT: what happened during the action."""
 
     TIMED_OUT = 1
     TRUNCATED = 2
@@ -64,7 +64,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostHello:
-    """The identity is for a guest that has a machine to itself; others pay no heed to it."""
+    """The fields after `version` are for a guest that runs a whole machine; other guests ignore them."""
 
     version: int
     hostname: bytes = b""
@@ -77,8 +77,8 @@ class HostHello:
 
     def encode(self) -> bytes:
         fields = [number_field(1, self.version)]
-        told = ((2, self.hostname), (3, self.machine_id), (4, self.seed))
-        fields += [bytes_field(tag, data) for tag, data in told if data]
+        identity = ((2, self.hostname), (3, self.machine_id), (4, self.seed))
+        fields += [bytes_field(tag, data) for tag, data in identity if data]
         if self.clock_ns:
             fields.append(number_field(5, self.clock_ns))
         return encode_frame(FrameKind.HOST_HELLO, 0, b"".join(fields))
@@ -323,7 +323,7 @@ def _guest_hello(frame: Frame) -> GuestHello:
 
 
 def _exit(frame: Frame) -> Exit:
-    if len(frame.payload) == _USUAL_EXIT.size:  # every action ends with one, so the usual form is taken in one step
+    if len(frame.payload) == _USUAL_EXIT.size:  # every action ends with one, so the usual form has a fast path
         tags, numbers = (values := _USUAL_EXIT.unpack(frame.payload))[::3], values[2::3]
         if tags == _USUAL_EXIT_TAGS and values[1::3] == _USUAL_EXIT_SIZES and numbers[0] <= MAX_EXIT_CODE:
             return Exit(frame.id, numbers[0], None, *numbers[1:])
@@ -373,10 +373,10 @@ _GUEST_DECODERS: Final[Mapping[int, Callable[[Frame], GuestMessage]]] = {
 
 
 def decode_host(frame: Frame) -> HostMessage:
-    """What the host said in a frame that passed FROM_HOST."""
+    """The host's message in a frame that passed FROM_HOST."""
     return _HOST_DECODERS[frame.kind](frame)
 
 
 def decode_guest(frame: Frame) -> GuestMessage:
-    """What the guest said in a frame that passed FROM_GUEST."""
+    """The guest's message in a frame that passed FROM_GUEST."""
     return _GUEST_DECODERS[frame.kind](frame)

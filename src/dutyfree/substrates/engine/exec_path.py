@@ -1,8 +1,8 @@
 """The exec path: one call of the engine's control plane for each action.
 
 The engine runs a guest for the action, and the guest runs the action: exit codes and signals, timeouts, whole process
-trees and the command's own time are then the same as on the guest path, for the price of one more process beside a call
-that costs tens of them.
+trees and the command's own time are then the same as on the guest path, at the cost of one more process; the call
+itself costs tens of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class ExecPath:
-    """Makes a connection for each thing that is asked, and keeps count of those that are open."""
+    """Makes a connection for each call, and knows those that are open."""
 
     def __init__(self, runner: Runner, body: Callable[[], Body]) -> None:
         self._sandbox = runner
@@ -36,17 +36,17 @@ class ExecPath:
         self._channels: set[Channel] = set()
 
     async def connect(self, *, one_action: bool = True) -> Runner:
-        """A guest of its own, to be given up with `disconnect`. Raises as `Body.connect` does.
+        """Start a guest; the caller ends it with `disconnect`. Raises as `Body.connect` does.
 
         `one_action`: the call is part of the action for which it is made.
         """
         began_ns = time.monotonic_ns()
         channel = await self._connection()
         self._channels.add(channel)
-        return self._sandbox.beside(channel, began_ns if one_action else None)
+        return self._sandbox.with_channel(channel, began_ns if one_action else None)
 
     async def _connection(self) -> Channel:
-        """Raises SandboxReset, too, if another body has taken the place of the one that was asked."""
+        """Raises SandboxReset, too, if a reset has replaced the body meanwhile."""
         body = self._body()
         try:
             channel = await body.connect()
@@ -66,7 +66,7 @@ class ExecPath:
                 raise SandboxReset("the sandbox was reset while this was under way")
 
     def disconnect(self, runner: Runner) -> None:
-        """End the guest and whatever it still runs. Idempotent."""
+        """End the guest and all that it still runs. Idempotent."""
         runner.channel.close()
         self._channels.discard(runner.channel)
 
@@ -85,7 +85,7 @@ class ExecPath:
             return await runner.run(action)
 
     def stream(self, action: Action) -> ActionStream:
-        """An action whose output is read while it runs."""
+        """Start an action; its output is read while it runs."""
         return ExecActionStream(self, action)
 
     async def session(self, cwd: str | None, env: Mapping[str, str] | None) -> Session:
@@ -113,7 +113,7 @@ class ExecPath:
         return terminal
 
     def fail(self, error: DutyfreeError) -> None:
-        """Everyone who waits on a connection gets the error, and the connections end."""
+        """End all connections; every call that waits on one raises the error."""
         for channel in tuple(self._channels):
             channel.fail(error)
         self._channels.clear()
@@ -135,7 +135,7 @@ class ExecFiles(ForwardingFiles):
 
 
 class _ExecSession(GuestSession):
-    """Its guest ends with it, and that is not the end of the sandbox."""
+    """Closing it ends its guest, but not the sandbox."""
 
     on_close: Callable[[], None] = staticmethod(lambda: None)
 
@@ -153,7 +153,7 @@ class _ExecSession(GuestSession):
         except SandboxReset as reset:
             raise SessionEnded("the session ended with a reset", hint="open another session") from reset
         except DutyfreeError:
-            pass  # what is said of other ends is the same for all sessions
+            pass  # all other ends have the same message for all sessions
         super()._check()
 
 

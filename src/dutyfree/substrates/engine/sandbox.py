@@ -46,7 +46,7 @@ class EngineSandbox(ReplaceableSandbox):
 
     @property
     def body(self) -> Body:
-        """What it is made of now. Raises SandboxGone."""
+        """Its current body. Raises SandboxGone."""
         self._check()
         return self._body
 
@@ -84,10 +84,10 @@ class EngineSandbox(ReplaceableSandbox):
         await super().reset()
 
     async def _replace(self) -> None:
-        """Another body from the same spec takes the place of the old one, which is ended."""
+        """Replace the body by another one from the same spec, and end the old one."""
         old, leaving = self._body, self._runner.channel
         body = await self._substrate.make_body(self._spec, Marks())
-        if not self.alive:  # destroyed, or dead, meanwhile
+        if not self.alive:  # it was destroyed, or died, meanwhile
             body.channel.close()
             await asyncio.shield(body.end())
             raise SandboxGone(f"sandbox {self.id} is gone")

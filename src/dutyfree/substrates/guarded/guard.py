@@ -56,7 +56,7 @@ class Guard:
             self.start_destruction()
 
     async def end_after(self, error: DutyfreeError) -> None:
-        """Destroy the sandbox because of `error`, which stays the one that the caller sees."""
+        """Destroy the sandbox because of `error`, which is still the one that the caller gets."""
         try:
             await self.destroy()
         except SubstrateFailed as failure:

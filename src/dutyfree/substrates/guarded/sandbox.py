@@ -1,4 +1,4 @@
-"""A sandbox whose every call is guarded."""
+"""A sandbox behind a guard: every call passes it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from dutyfree.model import Phase, SandboxSpec, Unenforced
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
-from dutyfree.substrates.engine.turnstile import Turnstile
+from dutyfree.substrates.engine.shared_lock import SharedLock
 from dutyfree.substrates.gvisor import bundle, groups
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeping import Keeping
@@ -88,11 +88,11 @@ class GVisorBody(Body):
         self.unenforced = unenforced
         self._site = site
         self._end = SharedTask(lambda: site.clear(pid))
-        self._turnstile = Turnstile()
+        self._lock = SharedLock()
 
     async def connect(self) -> Channel:
         site = self._site
-        async with self._turnstile.passing():  # nothing can be started in a sandbox that stands still
+        async with self._lock.shared():  # nothing can be started in a sandbox that stands still
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
     async def end(self) -> None:
@@ -103,7 +103,7 @@ class GVisorBody(Body):
         layers = self._site.house.layers
         footing: Footing | None = None
         try:
-            async with self._turnstile.shut(), self._standing_still():
+            async with self._lock.exclusive(), self._standing_still():
                 upper = self._site.house.keeping.seen(self._site.place.upper)
                 footing = await layers.freeze(self._site.footing, upper)
         except BaseException:
