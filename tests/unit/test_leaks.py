@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dutyfree.places import runtime_directory
 from dutyfree.testing.leaks import Machine, difference, settle, snapshot
 
 IS_ROOT = os.geteuid() == 0
@@ -107,6 +108,17 @@ def test_state_directories_are_seen_also_inside_existing_ones(state: Path) -> No
     assert new_since(before, str(inner))
     shutil.rmtree(state / "sandboxes")
     assert not new_since(before, str(state))
+
+
+@pytest.mark.parametrize(("owner", "counts"), [(os.getpid(), True), (1, False)])
+def test_directories_of_claims_count_for_their_owner(owner: int, counts: bool) -> None:
+    before = snapshot()
+    claimed = runtime_directory() / f"{owner}{CLAIM[CLAIM.index('-') :]}"
+    claimed.mkdir(parents=True)
+    try:
+        assert bool(new_since(before, str(claimed))) == counts
+    finally:
+        claimed.rmdir()
 
 
 def test_extra_roots_count_whatever_the_name(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree.places import runtime_directory, state_directory
+
 NATIVES = ("dutyfree-guest", "dutyfree-spawner")
 STATE_PREFIX = "dutyfree"
 STORE = "images"
@@ -222,14 +224,26 @@ def _directories(roots: Sequence[Path], owners: frozenset[int]) -> Found:
         usual.add(Path(runtime))
     tops = [place / name for place in usual for name in _names(place) if name.startswith(STATE_PREFIX)]
     tops += [root / name for root in roots for name in _names(root)]
+    # All processes of this user share these two. What is in them bears the name of a claim, or is meant to stay.
+    shared = {runtime_directory(), state_directory()}
     for top in tops:
-        if _is_of_others(str(top), owners) or _holds_lock(top, locked):
+        if _is_of_others(str(top), owners) or _holds_lock(top, locked) or not _is_own(top):
             continue
-        yield f"directory {top}", f"directory or file {top}"
+        if top not in shared:
+            yield f"directory {top}", f"directory or file {top}"
         for directory in _below(top, STATE_DEPTH):
             is_store = top / STORE in (directory, *directory.parents)  # images are meant to stay
-            if not is_store and not _is_of_others(str(directory), owners):
+            is_claimed = bool(_claimed_by(str(directory)))
+            if not is_store and not _is_of_others(str(directory), owners) and (is_claimed or top not in shared):
                 yield f"directory {directory}", f"directory {directory}"
+
+
+def _is_own(path: Path) -> bool:
+    """Whether this user made it."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _locked_by_others(owners: frozenset[int]) -> set[int]:
