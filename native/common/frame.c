@@ -14,12 +14,12 @@ void frame_header_write(uint8_t header[FRAME_HEADER_BYTES], enum frame_kind kind
 
 static const char *fault_of_length(const struct frame *frame) {
     switch (frame->kind) {
-    case HOST_DATA:
-        if (frame->length == 0) return "an empty DATA frame";
-        return frame->length > FRAME_DATA_MAX_BYTES ? "a DATA frame past its limit" : NULL;
+    case HOST_INPUT:
+        if (frame->length == 0) return "an empty INPUT frame";
+        return frame->length > FRAME_DATA_MAX_BYTES ? "an INPUT frame past its limit" : NULL;
     case HOST_PING:
         return frame->length > FRAME_PING_MAX_BYTES ? "a PING frame past its limit" : NULL;
-    case HOST_EOF:
+    case HOST_INPUT_END:
     case HOST_QUIT:
         return frame->length > 0 ? "a payload where none is allowed" : NULL;
     default:

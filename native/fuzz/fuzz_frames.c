@@ -44,11 +44,11 @@ static void check_numbers(const struct frame *frame) {
     uint64_t first;
     uint64_t second;
     if (numbers_parse(frame, &first, &second) != NULL) return;
-    if (frame->kind == HOST_CREDIT && (first == 0 || first > CREDIT_MAX_BYTES)) abort();
+    if (frame->kind == HOST_OUTPUT_CREDIT && (first == 0 || first > CREDIT_MAX_BYTES)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    check_numbers(&(struct frame){.kind = HOST_CREDIT, .id = 1, .length = (uint32_t)size, .payload = data});
+    check_numbers(&(struct frame){.kind = HOST_OUTPUT_CREDIT, .id = 1, .length = (uint32_t)size, .payload = data});
     check_hello(data, size);
     check_request(data, size); /* also without a frame, so that the fuzzer need not find a length first */
     struct frame frame;
@@ -57,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     while ((used = frame_from_host(data, size, &frame, &fault)) > 0) {
         check_fields(frame.payload, frame.length);
         if (frame.kind == HOST_HELLO) check_hello(frame.payload, frame.length);
-        if (frame.kind == HOST_CREDIT || frame.kind == HOST_SIGNAL || frame.kind == HOST_RESIZE) check_numbers(&frame);
+        bool has_numbers = frame.kind == HOST_OUTPUT_CREDIT || frame.kind == HOST_SIGNAL || frame.kind == HOST_RESIZE;
+        if (has_numbers) check_numbers(&frame);
         if (frame.kind == HOST_RUN) check_request(frame.payload, frame.length);
         data += used;
         size -= (size_t)used;

@@ -80,7 +80,7 @@ static void data(struct action *action, const struct frame *frame) {
     action_queue(action);
 }
 
-/* CREDIT, SIGNAL and RESIZE, which carry numbers. */
+/* OUTPUT_CREDIT, SIGNAL and RESIZE, which carry numbers. */
 static void steer(struct action *action, const struct frame *frame) {
     uint64_t first;
     uint64_t second;
@@ -89,9 +89,9 @@ static void steer(struct action *action, const struct frame *frame) {
         stream_fault(fault);
     } else if (action == NULL) {
         return;
-    } else if (frame->kind == HOST_CREDIT && first > CREDIT_MAX_BYTES - action->credit) {
+    } else if (frame->kind == HOST_OUTPUT_CREDIT && first > CREDIT_MAX_BYTES - action->credit) {
         stream_fault("more credit than there can be");
-    } else if (frame->kind == HOST_CREDIT) {
+    } else if (frame->kind == HOST_OUTPUT_CREDIT) {
         action->credit += first;
         action_queue(action);
     } else if (frame->kind == HOST_SIGNAL && first >= 1 && first <= 64) {
@@ -112,10 +112,10 @@ void dispatch_frame(const struct frame *frame) {
     case HOST_RUN: run(frame); break;
     case HOST_PING: stream_send(GUEST_PONG, 0, frame->payload, frame->length); break;
     case HOST_QUIT: stream_end(); break;
-    case HOST_DATA:
+    case HOST_INPUT:
         if (action != NULL) data(action, frame);
         break;
-    case HOST_EOF:
+    case HOST_INPUT_END:
         if (action == NULL) break;
         action->intake.complete = true;
         action_queue(action);

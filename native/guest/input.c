@@ -100,7 +100,7 @@ void intake_pump(struct action *action) {
     struct field_writer fields;
     fields_write(&fields, payload, sizeof payload);
     fields_put_number(&fields, 1, intake->taken_bytes);
-    stream_send_fields(GUEST_CREDIT, action->id, &fields);
+    stream_send_fields(GUEST_INPUT_CREDIT, action->id, &fields);
     intake->window_bytes += intake->taken_bytes;
     intake->taken_bytes = 0;
 }

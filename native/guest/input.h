@@ -1,4 +1,4 @@
-/* Input: DATA frames to a command's stdin, at most 64 KiB on the way for each action. */
+/* Input: INPUT frames to a command's stdin, at most 64 KiB on the way for each action. */
 #ifndef DUTYFREE_INPUT_H
 #define DUTYFREE_INPUT_H
 
@@ -18,7 +18,7 @@ struct intake {
     uint32_t held_bytes;
     uint32_t window_bytes; /* that the host may still send */
     uint32_t taken_bytes;  /* by the command, and not yet given back as credit */
-    bool complete;         /* EOF was received */
+    bool complete;         /* INPUT_END was received */
     bool terminal;
 };
 

@@ -1,4 +1,4 @@
-/* Output: from a command's pipes or terminal to DATA frames, within the host's credit and the output limit. */
+/* Output: from a command's pipes or terminal to OUTPUT frames, within the host's credit and the output limit. */
 #ifndef DUTYFREE_OUTPUT_H
 #define DUTYFREE_OUTPUT_H
 

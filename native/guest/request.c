@@ -140,6 +140,8 @@ const char *numbers_parse(const struct frame *frame, uint64_t *first, uint64_t *
         if (field.tag == 2 && !field_number(&field, second)) return "a frame with a broken number";
     }
     if (!found || reader.broken) return "a frame without its numbers";
-    if (frame->kind == HOST_CREDIT && (*first == 0 || *first > CREDIT_MAX_BYTES)) return "a CREDIT that makes no sense";
+    if (frame->kind == HOST_OUTPUT_CREDIT && (*first == 0 || *first > CREDIT_MAX_BYTES)) {
+        return "an OUTPUT_CREDIT out of range";
+    }
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* The payloads of RUN, checked and laid out for exec, and of CREDIT, SIGNAL and RESIZE. Parsing has no effects, so that it
- * can be fuzzed alone. */
+/* The payloads of RUN, checked and laid out for exec, and of OUTPUT_CREDIT, SIGNAL and RESIZE. Parsing has no effects,
+ * so that it can be fuzzed alone. */
 #ifndef DUTYFREE_REQUEST_H
 #define DUTYFREE_REQUEST_H
 
@@ -40,7 +40,7 @@ const char *request_env(const struct request *request, const char *name);
 
 #define CREDIT_MAX_BYTES ((uint64_t)INT64_MAX) /* of one action; the host gives far less */
 
-/* The numbers with tags 1 and 2 of a CREDIT, SIGNAL or RESIZE; what is wrong with them, or NULL. */
+/* The numbers with tags 1 and 2 of an OUTPUT_CREDIT, SIGNAL or RESIZE; what is wrong with them, or NULL. */
 const char *numbers_parse(const struct frame *frame, uint64_t *first, uint64_t *second);
 
 #endif

@@ -19,7 +19,7 @@ enum {
     OUT_CAPACITY_BYTES = 1 << 20,
     PIPES_PAUSE_BYTES = 512 * 1024,
     PIPES_RESUME_BYTES = 256 * 1024,
-    /* Above this there is still room for one CREDIT of every action and for the bytes of one DATA frame. */
+    /* Above this there is still room for one INPUT_CREDIT of every action and for the bytes of one OUTPUT frame. */
     HOST_PAUSE_BYTES = 640 * 1024,
     EAGER_FLUSH_BYTES = 128 * 1024,
     KEEP_BYTES = 4 * PAGE_BYTES,
@@ -185,7 +185,7 @@ uint8_t *stream_data_room(void) {
 }
 
 void stream_data_commit(uint32_t id, uint8_t stream, size_t length) {
-    frame_header_write(out.data + out.end, GUEST_DATA, stream, id, (uint32_t)length);
+    frame_header_write(out.data + out.end, GUEST_OUTPUT, stream, id, (uint32_t)length);
     out.end += FRAME_HEADER_BYTES + length;
     use(&out);
     if (unsent() >= EAGER_FLUSH_BYTES && !broken) write_out();

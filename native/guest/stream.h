@@ -16,7 +16,7 @@ bool stream_open(int in_fd, int out_fd);
 void stream_send(enum frame_kind kind, uint32_t id, const void *payload, size_t length);
 void stream_send_fields(enum frame_kind kind, uint32_t id, const struct field_writer *fields);
 
-/* Room for the bytes of one DATA frame, to be read into: then the bytes are committed as a frame, or dropped. */
+/* Room for the bytes of one OUTPUT frame, to be read into: then the bytes are committed as a frame, or dropped. */
 uint8_t *stream_data_room(void);
 void stream_data_commit(uint32_t id, uint8_t stream, size_t length);
 void stream_data_drop(size_t length);

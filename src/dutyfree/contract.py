@@ -1,7 +1,7 @@
-"""The contract that every substrate keeps, told in one place.
+"""The contract that every substrate keeps, in one place.
 
 A *substrate* is a mechanism that creates sandboxes; a *sandbox* is one isolated, mutable world with one owner.
-Whatever runs sandboxes, ours or anyone else's, is a `Substrate`, and one conformance suite judges them all
+Everything that runs sandboxes, ours or a third party's, is a `Substrate`, and one conformance suite judges them all
 (`dutyfree.testing`).
 
 The life of a sandbox
@@ -14,12 +14,13 @@ The life of a sandbox
 4. `Sandbox.reset()`, `snapshot()` and `fork()`, where the substrate can, put it back to how it was made, freeze its
    files for others to start from, and multiply it. They carry files, never processes.
 5. `Sandbox.destroy()` ends every process in it and gives back all that it held. It may be called again, at any time,
-   by anyone: the second call does nothing.
-6. `Substrate.close()` destroys whatever is still alive. If the host process is killed instead, everything is gone
-   within two seconds.
+   by any caller: the second call does nothing. Substrates are used through the guard (`dutyfree.substrates.guarded`),
+   which gives a destruction its deadline, and carries it through when its caller is cancelled.
+6. `Substrate.close()` destroys every sandbox that is still alive. If the host process is killed instead, everything is
+   gone within two seconds.
 
-Who is to blame
----------------
+Which party is at fault
+-----------------------
 A command that fails, is killed, or runs out of time, memory, processes or disk gives an `Observation`. Everything else
 is an exception from `dutyfree.errors`, which names the party at fault. Two rules hold for every method here:
 
@@ -36,7 +37,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dutyfree.errors import Unsupported
 from dutyfree.model import (
@@ -57,8 +58,11 @@ from dutyfree.model import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
+
 SpanListener = Callable[[Span], None]
-"""Told of each span as it ends. `None` in place of a listener makes recording cost one comparison."""
+"""Called with each span as it ends. `None` in place of a listener makes recording cost one comparison."""
 
 _NETWORKS = {Network.HOST: Capability.HOST_NETWORK, Network.BRIDGE: Capability.BRIDGE_NETWORK}
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
@@ -78,7 +82,7 @@ class Substrate(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
-        """What its sandboxes can do here and now; complete after `open`."""
+        """What its sandboxes can do on this machine; complete after `open`."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -108,12 +112,12 @@ class Substrate(ABC):
 
     @property
     def emulated(self) -> bool:
-        """Whether processors of its sandboxes are imitated in software: a caveat to every number about them."""
+        """Whether its sandboxes run on processors emulated in software: a caveat to every number about them."""
         return False
 
     @property
     def version(self) -> str:
-        """What runs its sandboxes, and which of its versions, where that is somebody else's; known after `open`."""
+        """Name and version of the third-party engine that runs its sandboxes, if there is one; known after `open`."""
         return ""
 
     @property
@@ -123,8 +127,18 @@ class Substrate(ABC):
 
     @property
     def has_default_image(self) -> bool:
-        """Whether a spec that names no image says enough."""
+        """Whether it can create a sandbox from a spec that names no image."""
         return True
+
+    @property
+    def store(self) -> Store | None:
+        """Where its images are kept; None where it has none of its own."""
+        return None
+
+    @property
+    def builds_with(self) -> str | None:
+        """The name of the substrate that runs the lines of recipes for it; None where it does so itself."""
+        return None
 
     def named_image(self, name: str) -> Image:
         """The image of this name, to start sandboxes from. Raises InvalidRequest; Unsupported where there are none."""
@@ -132,7 +146,7 @@ class Substrate(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Destroy every sandbox that is still alive, and let go of the machine. Idempotent; raises SubstrateFailed."""
+        """Destroy every sandbox that is still alive, and free all resources. Idempotent; raises SubstrateFailed."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -149,6 +163,16 @@ class Sandbox(ABC):
 
     id: str
     files: Files
+
+    @property
+    def pid(self) -> int | None:
+        """A process of this machine that the sandbox cannot live without; None where there is none."""
+        return None
+
+    @property
+    def inner(self) -> Sandbox:
+        """The sandbox that this one wraps; the sandbox itself where it wraps none."""
+        return self
 
     @property
     @abstractmethod
@@ -170,7 +194,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def stream(self, action: Action) -> ActionStream:
-        """Start an action whose output is read, and input written, while it runs. Raises as `run` does."""
+        """Start an action; the caller reads its output and writes its input while it runs. Raises as `run` does."""
 
     @abstractmethod
     async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
@@ -191,8 +215,8 @@ class Sandbox(ABC):
     async def reset(self) -> None:
         """Put the sandbox back to how it was made: its files, processes, sessions, ports and environment.
 
-        Calls that were under way raise SandboxReset, and sessions of before have ended. What comes back is checked; a
-        sandbox that is not clean, or whose reset failed or was cancelled, is destroyed and never given out again.
+        Calls that were under way raise SandboxReset, and sessions of before have ended. The result is checked: a
+        sandbox that is not clean, or a reset that failed or was cancelled, means that the sandbox is destroyed.
         Raises Unsupported without `Capability.RESET`, and otherwise as `Substrate.create` does.
         """
         raise Unsupported("this substrate cannot reset its sandboxes")
@@ -273,7 +297,7 @@ class ActionStream(ABC):
     """An action under way: an async iterator of chunks, with the observation at its end.
 
     Leaving the `async with` block, or cancelling, ends the action's whole process tree. A reader that stops reading
-    makes the command wait (its pipe fills up); it costs nobody memory.
+    makes the command wait (its pipe fills up); it costs no memory on the host.
     """
 
     @abstractmethod
@@ -357,11 +381,11 @@ class Terminal(ABC):
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Type something."""
+        """Send input, as if it was typed."""
 
     @abstractmethod
     async def resize(self, rows: int, cols: int) -> None:
-        """Tell the command that the window has changed."""
+        """Change the size of the terminal's window; the command gets SIGWINCH."""
 
     @abstractmethod
     async def wait(self) -> Observation:
@@ -430,7 +454,7 @@ class Files(ABC):
     async def upload(
         self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
     ) -> None:
-        """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
+        """Stream a local file, or a local directory's tree, into the sandbox. There is no limit on its size."""
 
     @abstractmethod
     async def download(
@@ -443,7 +467,7 @@ class Files(ABC):
     ) -> None:
         """Stream a file, or a directory's tree, out of the sandbox.
 
-        The sandbox cannot write outside `local`, whatever it sends: entries that would (absolute names, `..`, links
+        The sandbox cannot write outside `local`: entries that would (absolute names, `..`, links
         that leave the tree, device nodes) raise GuestMisbehaved or are refused as FileFailed, and nothing past
         `limit_bytes` is taken.
         """

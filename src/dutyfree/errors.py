@@ -1,4 +1,4 @@
-"""Every error that Dutyfree raises, and whose fault each one is.
+"""Every error that Dutyfree raises, and the party at fault for each.
 
 ::
 
@@ -11,14 +11,14 @@
     │   ├── SandboxGone             the sandbox was destroyed before this call
     │   ├── SandboxReset            the sandbox was reset while this was under way
     │   ├── SessionEnded            the session's shell has exited
-    │   ├── LeaseLost               the lease has ended; the sandbox may be somebody else's
+    │   ├── LeaseLost               the lease has ended; the sandbox may have another tenant
     │   └── FileFailed              a file operation that the sandbox's own kernel refused (has .errno)
     ├── CapacityError               a limit was reached; the same call may succeed later (has .retry_after_s)
     └── InfraFailed                 the machinery failed: never an observation, never a reward
         ├── SubstrateUnavailable    the substrate cannot run on this machine
         ├── SubstrateFailed         the substrate broke its promise (creation, destruction, a dead sandbox)
         ├── LinkFailed              the stream to the guest broke
-        ├── GuestMisbehaved         the guest broke the protocol; whatever it says is not believed
+        ├── GuestMisbehaved         the guest broke the protocol; nothing that it sent is used
         └── DeadlineExceeded        the substrate did not answer in time
 
 A command's non-zero exit code is none of these: it is an observation.
@@ -33,7 +33,7 @@ Party = Literal["caller", "capacity", "substrate", "link"]
 
 
 class DutyfreeError(Exception):
-    """The root: names the party at fault and, where one is known, the way to mend it."""
+    """The root: names the party at fault and, where one is known, how to fix it."""
 
     party: ClassVar[Party]
     retryable: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class SessionEnded(CallerError):
 
 
 class LeaseLost(CallerError):
-    """The lease has ended or expired; the sandbox may be somebody else's by now."""
+    """The lease has ended or expired; the sandbox may have another tenant by now."""
 
 
 class FileFailed(CallerError):
@@ -114,7 +114,7 @@ class CapacityError(DutyfreeError):
     def __init__(self, message: str, *, hint: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
-        """When it is worth trying again, where that can be told."""
+        """How long to wait before another try; None where no estimate is possible."""
 
 
 class InfraFailed(DutyfreeError):

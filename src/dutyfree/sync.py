@@ -729,11 +729,11 @@ class Terminal:
         return self._portal.call(lambda: self._inner.read())
 
     def write(self, data: bytes) -> None:
-        """Type something."""
+        """Send input, as if it was typed."""
         self._portal.call(lambda: self._inner.write(data))
 
     def resize(self, rows: int, cols: int) -> None:
-        """Tell the command that the window has changed."""
+        """Change the size of the terminal's window; the command gets SIGWINCH."""
         self._portal.call(lambda: self._inner.resize(rows, cols))
 
     def wait(self) -> Observation:
@@ -805,7 +805,7 @@ class Files:
         self._portal.call(lambda: self._inner.remove(path, recursive=recursive, timeout_s=timeout_s))
 
     def upload(self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
-        """Stream a local file, or a local directory's tree, into the sandbox, whatever its size."""
+        """Stream a local file, or a local directory's tree, into the sandbox. There is no limit on its size."""
         self._portal.call(lambda: self._inner.upload(local, path, timeout_s=timeout_s))
 
     def download(
@@ -818,7 +818,7 @@ class Files:
     ) -> None:
         """Stream a file, or a directory's tree, out of the sandbox.
 
-        The sandbox cannot write outside `local`, whatever it sends: entries that would (absolute names, `..`, links
+        The sandbox cannot write outside `local`: entries that would (absolute names, `..`, links
         that leave the tree, device nodes) raise GuestMisbehaved or are refused as FileFailed, and nothing past
         `limit_bytes` is taken.
         """

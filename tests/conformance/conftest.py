@@ -1,6 +1,8 @@
 """What was not run is named at the end of the test run: it must never look like a pass."""
 
+import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,8 +37,9 @@ def not_run(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture(scope="session")
 def state_directory() -> Iterator[Path]:
-    """Not tmp_path: leaks are looked for in directories of this name alone."""
-    directory = Path(tempfile.mkdtemp(prefix="dutyfree-conformance-"))
+    """Not tmp_path: leaks are looked for in directories of this name alone. It bears a claim's name, as ours."""
+    claim = f"{os.getpid()}-{time.monotonic_ns():x}-{'0' * 12}"
+    directory = Path(tempfile.mkdtemp(prefix=f"dutyfree-conformance-{claim}-"))
     yield directory
     remove_tree(directory)
 

@@ -100,7 +100,7 @@ def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
     gap = known_gaps(subject.substrate).get(check.id)
     found = [OTHER_MACHINES if str(subject) in ("microvm", "vm-exec") else pytest.mark.xdist_group(str(subject))]
     found += [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
-    found += [pytest.mark.alone] if is_alone(check) else []
+    found += [pytest.mark.alone] if is_alone(check, subject.substrate) else []
     return found
 
 

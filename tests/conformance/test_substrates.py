@@ -54,7 +54,7 @@ def cases() -> list[object]:
 def marks(subject: Subject, check: Check) -> list[pytest.MarkDecorator]:
     gap = known_gaps(subject.substrate).get(check.id)
     found = [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
-    found += [pytest.mark.alone] if is_alone(check) else []
+    found += [pytest.mark.alone] if is_alone(check, subject.substrate) else []
     return found
 
 

@@ -95,7 +95,7 @@ def one_input(data: bytes) -> None:
         return
     archive = composed(atheris.FuzzedDataProvider(data[1:])) if data[0] % 4 else data[1:]
     ownership = Ownership.here()
-    home = Path(tempfile.mkdtemp(prefix="dutyfree-fuzz-"))
+    home = Path(tempfile.mkdtemp(prefix="fuzz-archive-"))
     try:
         first = unpacked(archive, home, "first", ownership)
         packed = io.BytesIO()

@@ -25,7 +25,7 @@ def place() -> Iterator[Path]:
 
     Not where conformance checks list what there is: they may run at the same time.
     """
-    path = Path(tempfile.mkdtemp(prefix="dutyfree-test-", dir="/var/lib"))
+    path = Path(tempfile.mkdtemp(prefix="test-masks-", dir="/var/lib"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 import dutyfree
 from dutyfree.testing import leaks
-
-pytestmark = pytest.mark.alone
 
 CYCLES = 2000
 CONCURRENCY = 8

@@ -8,25 +8,25 @@ import time
 import warnings
 
 from dutyfree import native
-from dutyfree.substrates.engine.programs import channel_through, seen_off
+from dutyfree.substrates.engine.programs import channel_through, wait_for_programs
 
 
 async def test_a_program_is_reaped_before_the_wait_for_it_ends() -> None:
     lasting = await channel_through([str(native.guest_path()), "--stdio"])
     ended = await channel_through([str(native.guest_path()), "--stdio"])
     ended.close()
-    await asyncio.wait_for(seen_off(), 5)
+    await asyncio.wait_for(wait_for_programs(), 5)
     assert not ended.alive
     assert lasting.alive, "whoever has not ended is not waited for"
     lasting.close()
-    await asyncio.wait_for(seen_off(), 5)
+    await asyncio.wait_for(wait_for_programs(), 5)
 
 
 def test_a_loop_that_closes_at_once_leaves_nothing_unclosed() -> None:
     async def briefly() -> None:
         channel = await channel_through([str(native.guest_path()), "--stdio"])
         channel.close()
-        await seen_off()
+        await wait_for_programs()
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

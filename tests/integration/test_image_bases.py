@@ -19,7 +19,7 @@ from dutyfree.images.oci.importing import import_tar
 from dutyfree.images.recipes import bases, progress
 from dutyfree.images.recipes.builder import build
 from dutyfree.images.recipes.debian import DebianRoot
-from dutyfree.images.recipes.progress import Event, Kind, Teller
+from dutyfree.images.recipes.progress import Event, EventKind, Teller
 from dutyfree.images.store import Store
 from dutyfree.model import Action, SandboxSpec
 from dutyfree.model.recipe import Recipe, Stage
@@ -88,7 +88,7 @@ async def test_a_layout_by_path_and_by_name(store: Store, tmp_path: Path) -> Non
     assert by_path.digest == by_name.digest
     events: list[Event] = []
     image = await by_path.obtain(store, Teller(events.append, "base", 0, 0))
-    assert {event.kind for event in events} == {Kind.BYTES}
+    assert {event.kind for event in events} == {EventKind.BYTES}
     assert events[-1].done == events[-1].total
     assert events[-1].done
     assert (store.tree(image.layers[0]) / "etc" / "file").read_text() == "one"

@@ -21,7 +21,7 @@ from dutyfree.errors import ArchiveRefused, BuildFailed, InvalidRequest, Unsuppo
 from dutyfree.images.recipes import bases
 from dutyfree.images.recipes.builder import Built, build
 from dutyfree.images.recipes.lines import LOG_TAIL_BYTES
-from dutyfree.images.recipes.progress import Event, Kind
+from dutyfree.images.recipes.progress import Event, EventKind
 from dutyfree.images.store import Store
 from dutyfree.model import Action, Capability, Image, SandboxSpec
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
@@ -146,16 +146,16 @@ async def test_progress_tells_of_all_that_happens(cells: CellSubstrate) -> None:
     recipe = Recipe(stages=(Stage("one", run=("echo out; echo err >&2; printf '\\303'; sleep 0.1; printf '\\244'",)),))
     await build(recipe, cells, cells.store, on_progress=events.append)
     kinds = [event.kind for event in events if event.stage == "one"]
-    assert kinds[:2] == [Kind.STARTED, Kind.LINE]
-    assert kinds[-1] is Kind.DONE
+    assert kinds[:2] == [EventKind.STARTED, EventKind.LINE]
+    assert kinds[-1] is EventKind.DONE
     assert events[-1].seconds is not None
     assert (events[-1].done, events[-1].total) == (1, 1)
-    log = "".join(event.text for event in events if event.kind is Kind.LOG)
+    log = "".join(event.text for event in events if event.kind is EventKind.LOG)
     assert sorted(log.replace("ä", "").split()) == ["err", "out"]
     assert "ä" in log
     events.clear()
     await build(recipe, cells, cells.store, on_progress=events.append)
-    assert [event.kind for event in events] == [Kind.CACHED, Kind.CACHED]
+    assert [event.kind for event in events] == [EventKind.CACHED, EventKind.CACHED]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_an_input_that_changes_under_the_build_is_noticed(cells: CellSubst
     given.write_text("before")
 
     def change(event: Event) -> None:
-        if event.kind is Kind.LINE:
+        if event.kind is EventKind.LINE:
             given.write_text("after")
 
     stage = Stage("one", files=(FileInput(str(given), "/srv/x"),))
@@ -256,12 +256,12 @@ async def test_a_build_that_is_cancelled_leaves_nothing_and_lets_others_in(cells
 
 
 def tell(event: Event, running: asyncio.Event) -> None:
-    if event.kind is Kind.LOG:
+    if event.kind is EventKind.LOG:
         running.set()
 
 
 def wait(event: Event, waiting: asyncio.Event) -> None:
-    if event.kind is Kind.WAITING:
+    if event.kind is EventKind.WAITING:
         waiting.set()
 
 
@@ -296,7 +296,7 @@ async def test_tars_and_directories_as_bases(cells: CellSubstrate, tmp_path: Pat
         first = await build(Recipe(base, (stage,)), cells, cells.store, on_progress=events.append)
         assert cached(first) == [False, False]
         assert not first.image.over_host
-        assert any(event.kind is Kind.BYTES and event.done for event in events)
+        assert any(event.kind is EventKind.BYTES and event.done for event in events)
         assert await seen_in(cells, first.image, "cat /etc/copy") == "mine\n"
         assert cached(await build(Recipe(base, (stage,)), cells, cells.store)) == [True, True]
     (tmp_path / "root" / "etc" / "mine").write_text("other\n")

@@ -31,7 +31,15 @@ from dutyfree.substrates import load
 from dutyfree.testing.leaks import settle, snapshot
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.fields import bytes_field, number_field
-from dutyfree.wire.frames import FROM_HOST, MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, Frame, FrameDecoder, Kind, encode_frame
+from dutyfree.wire.frames import (
+    FROM_HOST,
+    MAX_DATA_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_frame,
+)
 from dutyfree.wire.messages import Exit, Fault, GuestHello, Output, Pong, Refused, Started
 
 SOON_S = 5.0
@@ -52,10 +60,10 @@ class HostileGuest:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
 
     async def greet(self) -> None:
-        await self.next(Kind.HOST_HELLO)
+        await self.next(FrameKind.HOST_HELLO)
         await self.send(GuestHello(1, 1).encode())
 
-    async def next(self, kind: Kind) -> Frame:
+    async def next(self, kind: FrameKind) -> Frame:
         """The next frame of this kind; others are skipped."""
         while True:
             while self._frames:
@@ -116,7 +124,7 @@ def answers(reply: Callable[[int], bytes]) -> Script:
 
     async def script(guest: HostileGuest) -> None:
         await guest.greet()
-        action = await guest.next(Kind.RUN)
+        action = await guest.next(FrameKind.RUN)
         await guest.send(reply(action.id))
 
     return script
@@ -128,14 +136,14 @@ async def hangs_up(guest: HostileGuest) -> None:
 
 async def hangs_up_on_an_action(guest: HostileGuest) -> None:
     await guest.greet()
-    action = await guest.next(Kind.RUN)
+    action = await guest.next(FrameKind.RUN)
     await guest.send(Exit(action.id, 0, None).encode()[:-1])
     guest.hang_up()
 
 
 async def floods(guest: HostileGuest) -> None:
     await guest.greet()
-    action = await guest.next(Kind.RUN)
+    action = await guest.next(FrameKind.RUN)
     block = Output(action.id, 1, b"x" * MAX_DATA_BYTES).encode()
     for _ in range(16 * 1024):
         await guest.send(block)
@@ -146,7 +154,7 @@ def noise(size_bytes: int) -> bytes:
 
 
 def exit_with(payload: bytes) -> Callable[[int], bytes]:
-    return lambda action_id: encode_frame(Kind.EXIT, action_id, payload)
+    return lambda action_id: encode_frame(FrameKind.EXIT, action_id, payload)
 
 
 NUMBERS = b"".join(number_field(tag, 0) for tag in range(3, 9))
@@ -155,14 +163,14 @@ BEFORE_GREETING = {
     "noise": (at_once(noise(MIB)), GuestMisbehaved),
     "zeroes": (at_once(bytes(MIB)), GuestMisbehaved),
     "http": (at_once(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), GuestMisbehaved),
-    "greatest-length": (at_once(struct.pack("<IBBHI", 0xFFFFFFFF, Kind.GUEST_HELLO, 0, 0, 0)), GuestMisbehaved),
+    "greatest-length": (at_once(struct.pack("<IBBHI", 0xFFFFFFFF, FrameKind.GUEST_HELLO, 0, 0, 0)), GuestMisbehaved),
     "unknown-kind": (at_once(encode_frame(200, 0)), GuestMisbehaved),
     "version-0": (at_once(GuestHello(0, 1).encode()), GuestMisbehaved),
     "version-99": (at_once(GuestHello(99, 1).encode()), GuestMisbehaved),
-    "greeting-without-fields": (at_once(encode_frame(Kind.GUEST_HELLO, 0)), GuestMisbehaved),
-    "short-integer": (at_once(encode_frame(Kind.GUEST_HELLO, 0, bytes_field(1, b"\1"))), GuestMisbehaved),
+    "greeting-without-fields": (at_once(encode_frame(FrameKind.GUEST_HELLO, 0)), GuestMisbehaved),
+    "short-integer": (at_once(encode_frame(FrameKind.GUEST_HELLO, 0, bytes_field(1, b"\1"))), GuestMisbehaved),
     "field-past-the-end": (
-        at_once(encode_frame(Kind.GUEST_HELLO, 0, struct.pack("<BI", 1, 1 << 31))),
+        at_once(encode_frame(FrameKind.GUEST_HELLO, 0, struct.pack("<BI", 1, 1 << 31))),
         GuestMisbehaved,
     ),
     "greeting-twice": (at_once(GuestHello(1, 1).encode() * 2), GuestMisbehaved),
@@ -177,14 +185,14 @@ BEFORE_GREETING = {
 DURING_ACTION = {
     "noise": (answers(lambda _: noise(MIB)), GuestMisbehaved),
     "unknown-kind": (answers(lambda i: encode_frame(99, i)), GuestMisbehaved),
-    "kind-of-the-host": (answers(lambda i: encode_frame(Kind.RUN, i)), GuestMisbehaved),
+    "kind-of-the-host": (answers(lambda i: encode_frame(FrameKind.RUN, i)), GuestMisbehaved),
     "reserved-bits": (
-        answers(lambda i: struct.pack("<IBBHI", 1, Kind.OUTPUT, 1, 7, i) + b"x"),
+        answers(lambda i: struct.pack("<IBBHI", 1, FrameKind.OUTPUT, 1, 7, i) + b"x"),
         GuestMisbehaved,
     ),
     "result-nobody-asked-for": (answers(lambda i: Exit(i + 1000, 0, None).encode()), GuestMisbehaved),
     "output-nobody-asked-for": (answers(lambda i: Output(i + 1, 1, b"x").encode()), GuestMisbehaved),
-    "action-0": (answers(lambda _: encode_frame(Kind.EXIT, 0, number_field(1, 0) + NUMBERS)), GuestMisbehaved),
+    "action-0": (answers(lambda _: encode_frame(FrameKind.EXIT, 0, number_field(1, 0) + NUMBERS)), GuestMisbehaved),
     "no-code-no-signal": (answers(exit_with(NUMBERS)), GuestMisbehaved),
     "code-and-signal": (answers(exit_with(number_field(1, 0) + number_field(2, 9) + NUMBERS)), GuestMisbehaved),
     "code-256": (answers(exit_with(number_field(1, 256) + NUMBERS)), GuestMisbehaved),
@@ -195,21 +203,21 @@ DURING_ACTION = {
     "result-of-noise": (answers(exit_with(noise(4096))), GuestMisbehaved),
     "short-code": (answers(exit_with(bytes_field(1, b"\0" * 4) + NUMBERS)), GuestMisbehaved),
     "field-past-the-end": (answers(exit_with(number_field(1, 0) + b"\x03\xff\xff\xff\xff")), GuestMisbehaved),
-    "output-on-stdin": (answers(lambda i: encode_frame(Kind.OUTPUT, i, b"x", 0)), GuestMisbehaved),
-    "output-on-stream-3": (answers(lambda i: encode_frame(Kind.OUTPUT, i, b"x", 3)), GuestMisbehaved),
-    "empty-output": (answers(lambda i: encode_frame(Kind.OUTPUT, i, b"", 1)), GuestMisbehaved),
+    "output-on-stdin": (answers(lambda i: encode_frame(FrameKind.OUTPUT, i, b"x", 0)), GuestMisbehaved),
+    "output-on-stream-3": (answers(lambda i: encode_frame(FrameKind.OUTPUT, i, b"x", 3)), GuestMisbehaved),
+    "empty-output": (answers(lambda i: encode_frame(FrameKind.OUTPUT, i, b"", 1)), GuestMisbehaved),
     "output-too-long": (
-        answers(lambda i: encode_frame(Kind.OUTPUT, i, b"x" * (MAX_DATA_BYTES + 1), 1)),
+        answers(lambda i: encode_frame(FrameKind.OUTPUT, i, b"x" * (MAX_DATA_BYTES + 1), 1)),
         GuestMisbehaved,
     ),
     "frame-too-long": (
-        answers(lambda i: struct.pack("<IBBHI", MAX_PAYLOAD_BYTES + 1, Kind.EXIT, 0, 0, i)),
+        answers(lambda i: struct.pack("<IBBHI", MAX_PAYLOAD_BYTES + 1, FrameKind.EXIT, 0, 0, i)),
         GuestMisbehaved,
     ),
     "started-nobody-asked": (answers(lambda i: Started(i).encode()), GuestMisbehaved),
     "pong-nobody-asked": (answers(lambda _: Pong(b"x").encode()), GuestMisbehaved),
     "second-greeting": (answers(lambda _: GuestHello(1, 1).encode()), GuestMisbehaved),
-    "refusal-without-fields": (answers(lambda i: encode_frame(Kind.REFUSED, i)), GuestMisbehaved),
+    "refusal-without-fields": (answers(lambda i: encode_frame(FrameKind.REFUSED, i)), GuestMisbehaved),
     "refusal-for-another": (answers(lambda i: Refused(i + 1, 1, b"", 1).encode()), GuestMisbehaved),
     "gives-up": (answers(lambda _: Fault(b"\xff" * 1000).encode()), SubstrateFailed),
     "more-output-than-allowed": (floods, GuestMisbehaved),
@@ -258,7 +266,7 @@ async def test_one_bad_answer_fails_everything_that_is_under_way() -> None:
     async def script(guest: HostileGuest) -> None:
         await guest.greet()
         for _ in range(20):
-            await guest.next(Kind.RUN)
+            await guest.next(FrameKind.RUN)
         await guest.send(noise(100))
 
     async with sandbox_with(script) as sandbox:
@@ -291,7 +299,7 @@ async def test_a_second_result_ends_the_sandbox() -> None:
 
 async def test_a_frame_in_tiny_pieces_costs_no_more_than_itself() -> None:
     decoder = FrameDecoder(FROM_HOST)
-    frame = encode_frame(Kind.RUN, 1, bytes(MAX_PAYLOAD_BYTES))
+    frame = encode_frame(FrameKind.RUN, 1, bytes(MAX_PAYLOAD_BYTES))
     with bounded(SOON_S):
         assert sum(len(decoder.feed(frame[at : at + 2])) for at in range(0, len(frame), 2)) == 1
 
@@ -335,7 +343,7 @@ async def test_no_downloaded_tree_leaves_its_directory(tree: bytes, tmp_path: Pa
     async def script(guest: HostileGuest) -> None:
         await guest.greet()
         while True:
-            action = await guest.next(Kind.RUN)
+            action = await guest.next(FrameKind.RUN)
             if b"pack" not in action.payload:
                 await guest.send(Exit(action.id, 21, None).encode())  # EISDIR: ask for the tree
                 continue

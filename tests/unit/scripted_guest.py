@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from dutyfree.wire.frames import FROM_HOST, HEADER, STDOUT, FrameDecoder, Kind
+from dutyfree.wire.frames import FROM_HOST, HEADER, STDOUT, FrameDecoder, FrameKind
 from dutyfree.wire.messages import (
     VERSION,
     Exit,
@@ -74,7 +74,7 @@ async def garbage(guest: ScriptedGuest) -> None:
 
 async def wrong_length(guest: ScriptedGuest) -> None:
     await guest.greet_and_hear_run()
-    await guest.say(HEADER.pack(0xFFFF_FFFF, Kind.EXIT, 0, 0, 1))
+    await guest.say(HEADER.pack(0xFFFF_FFFF, FrameKind.EXIT, 0, 0, 1))
 
 
 async def unknown_kind(guest: ScriptedGuest) -> None:

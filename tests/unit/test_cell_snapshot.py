@@ -18,6 +18,7 @@ from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Upper
 from dutyfree.substrates.cell import CellSubstrate, frozen, purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.sandbox import MAX_LIVE_LAYERS, Cell, CellSandbox
+from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.wire.channel import Channel
 
 UPPERS = {
@@ -355,6 +356,31 @@ async def test_destroying_during_a_reset_leaves_nothing(cells: CellSubstrate) ->
         assert outcome is None or isinstance(outcome, SandboxGone | SubstrateFailed), outcome
         assert not box.alive
     assert cells._alive == set()
+
+
+async def test_a_snapshot_cancelled_half_way_destroys_the_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled after the old cell was killed, and before the new one is there."""
+    async with GuardedSubstrate(cells := CellSubstrate(store=tmp_path / "store")) as substrate:
+        box = await substrate.create(SandboxSpec())
+        await text(box, "true")
+        is_spawning = asyncio.Event()
+
+        async def never(*_: object) -> Cell:
+            is_spawning.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(cells, "spawn", never)
+        work = asyncio.create_task(box.snapshot())
+        await is_spawning.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert not box.alive
+        await box.destroy()
+        assert not cells._alive
 
 
 async def test_a_cancelled_snapshot_or_reset_leaves_nothing_half_done(cells: CellSubstrate) -> None:

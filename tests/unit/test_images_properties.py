@@ -73,7 +73,7 @@ def make(content: dict[bytes, tuple[object, ...]], at: Path, files: list[Path]) 
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="dutyfree-trees-"))
+    place = Path(tempfile.mkdtemp(prefix="test-trees-"))
     yield place
     remove_tree(place)
 

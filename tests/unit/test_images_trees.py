@@ -158,7 +158,7 @@ def test_half_a_layer_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
 def memory() -> Iterator[Path]:
     """A place in memory, where deep trees are made, and removed again, in no time."""
     shared = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(prefix="dutyfree-deep-", dir=shared if os.access(shared, os.W_OK) else None))
+    place = Path(tempfile.mkdtemp(prefix="test-deep-", dir=shared if os.access(shared, os.W_OK) else None))
     yield place
     remove_tree(place)
 

@@ -11,21 +11,39 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dutyfree.places import runtime_directory
 from dutyfree.testing.leaks import Machine, difference, settle, snapshot
 
 IS_ROOT = os.geteuid() == 0
+CLAIM = f"{os.getpid()}-{time.monotonic_ns():x}-{'0' * 12}"
+"""What a claim of this process is called: leak checks of others do not count what bears it."""
+
+
+ANOTHER_HOST = """
+import asyncio, os, pathlib, sys
+import dutyfree
+
+async def main(substrate, ready):
+    async with dutyfree.local(substrate) as host, host.lease() as box:
+        await box.run("sleep 60 &")
+        ready.with_suffix(".new").write_text(str(os.getpid()))
+        ready.with_suffix(".new").rename(ready)
+        while ready.exists():
+            await asyncio.sleep(0.02)
+
+asyncio.run(main(sys.argv[1], pathlib.Path(sys.argv[2])))
+"""
 
 
 @pytest.fixture
 def state() -> Iterator[Path]:
     """A run-time state directory of the kind that a substrate would make."""
-    directory = Path(tempfile.mkdtemp(prefix="dutyfree-leaktest-"))
+    directory = Path(tempfile.mkdtemp(prefix=f"dutyfree-leaktest-{CLAIM}-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -52,8 +70,8 @@ def test_a_child_is_seen_until_it_is_reaped() -> None:
     assert not new_since(before, f"process {child.pid} ")
 
 
-def test_an_orphan_is_known_by_its_name(state: Path) -> None:
-    guest = state / "dutyfree-guest"
+def test_an_orphan_is_known_by_its_name(tmp_path: Path) -> None:
+    guest = tmp_path / "dutyfree-guest"
     shutil.copy("/bin/sleep", guest)
     before = snapshot()
     started = subprocess.run(
@@ -92,6 +110,17 @@ def test_state_directories_are_seen_also_inside_existing_ones(state: Path) -> No
     assert not new_since(before, str(state))
 
 
+@pytest.mark.parametrize(("owner", "counts"), [(os.getpid(), True), (1, False)])
+def test_directories_of_claims_count_for_their_owner(owner: int, counts: bool) -> None:
+    before = snapshot()
+    claimed = runtime_directory() / f"{owner}{CLAIM[CLAIM.index('-') :]}"
+    claimed.mkdir(parents=True)
+    try:
+        assert bool(new_since(before, str(claimed))) == counts
+    finally:
+        claimed.rmdir()
+
+
 def test_extra_roots_count_whatever_the_name(tmp_path: Path) -> None:
     before = snapshot([tmp_path])
     (tmp_path / "upper-7").mkdir()
@@ -118,7 +147,7 @@ def test_cgroups_are_seen() -> None:
     if hierarchy is None:
         pytest.skip("no cgroup hierarchy is mounted")
     before = snapshot()
-    parent = hierarchy / f"dutyfree-leaktest-{uuid.uuid4().hex[:8]}"
+    parent = hierarchy / f"dutyfree-{CLAIM}"
     child = parent / "sandbox"
     try:
         parent.mkdir()
@@ -142,6 +171,27 @@ def test_network_namespaces_and_orphans_in_other_namespaces_are_seen() -> None:
             assert new_since(before, "(sleep)")
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("substrate", ["process", "cell"])
+def test_sandboxes_of_another_host_do_not_count(substrate: str, tmp_path: Path) -> None:
+    before = snapshot()
+    ready = tmp_path / "ready"
+    # The host is started in the background by a shell that ends, so that it does not descend from this process.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = ["sh", "-c", '"$@" > /dev/null 2>&1 &', "sh", sys.executable, "-c", ANOTHER_HOST, substrate, str(ready)]
+    subprocess.run(command, env=environment, check=True)
+    deadline_s = time.monotonic() + 30
+    while not ready.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    pid = int(ready.read_text())
+    try:
+        assert difference(before, snapshot()) == []
+        assert [line for line in difference(before, snapshot(hosts=[pid])) if "dutyfree-guest" in line]
+    finally:
+        ready.unlink()
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
 
 
 async def test_settle_waits_for_what_is_on_its_way_out() -> None:

@@ -22,16 +22,18 @@ from dutyfree.wire.frames import (
     MAX_PAYLOAD_BYTES,
     Frame,
     FrameDecoder,
-    Kind,
+    FrameKind,
     encode_frame,
 )
 from dutyfree.wire.messages import decode_guest, decode_host
 from dutyfree.wire.records import decode_records
 
 ids = st.integers(1, 2**32 - 1)
-outputs = st.builds(Frame, st.just(int(Kind.OUTPUT)), st.sampled_from([1, 2]), ids, st.binary(min_size=1, max_size=300))
-exits = st.builds(Frame, st.just(int(Kind.EXIT)), st.just(0), ids, st.binary(max_size=300))
-faults = st.builds(Frame, st.just(int(Kind.FAULT)), st.just(0), st.just(0), st.binary(max_size=300))
+outputs = st.builds(
+    Frame, st.just(int(FrameKind.OUTPUT)), st.sampled_from([1, 2]), ids, st.binary(min_size=1, max_size=300)
+)
+exits = st.builds(Frame, st.just(int(FrameKind.EXIT)), st.just(0), ids, st.binary(max_size=300))
+faults = st.builds(Frame, st.just(int(FrameKind.FAULT)), st.just(0), st.just(0), st.binary(max_size=300))
 streams = st.lists(st.one_of(outputs, exits, faults), max_size=12)
 
 
@@ -51,7 +53,11 @@ def test_any_chunking_gives_the_same_frames(frames: list[Frame], places: list[in
 
 
 def test_a_byte_at_a_time_gives_the_same_frames() -> None:
-    frames = [Frame(Kind.OUTPUT, 1, 7, b"x" * 40), Frame(Kind.STARTED, 0, 8, b""), Frame(Kind.EXIT, 0, 7, b"abc")]
+    frames = [
+        Frame(FrameKind.OUTPUT, 1, 7, b"x" * 40),
+        Frame(FrameKind.STARTED, 0, 8, b""),
+        Frame(FrameKind.EXIT, 0, 7, b"abc"),
+    ]
     decoder = FrameDecoder(FROM_GUEST)
     assert [frame for byte in encoded(frames) for frame in decoder.feed(bytes([byte]))] == frames
 
@@ -80,18 +86,18 @@ def test_arbitrary_payloads_raise_nothing_but_misbehaviour(kind: int, stream: in
 @pytest.mark.parametrize(
     "header",
     [
-        (MAX_PAYLOAD_BYTES + 1, Kind.EXIT, 0, 0, 1),
-        (MAX_DATA_BYTES + 1, Kind.OUTPUT, 1, 0, 1),
-        (0, Kind.OUTPUT, 1, 0, 1),
-        (1, Kind.OUTPUT, 0, 0, 1),
-        (1, Kind.OUTPUT, 3, 0, 1),
-        (1, Kind.EXIT, 1, 0, 1),
-        (0, Kind.EXIT, 0, 1, 1),
-        (0, Kind.EXIT, 0, 0, 0),
-        (0, Kind.GUEST_HELLO, 0, 0, 1),
-        (1, Kind.STARTED, 0, 0, 1),
-        (65, Kind.PONG, 0, 0, 0),
-        (0, Kind.RUN, 0, 0, 1),
+        (MAX_PAYLOAD_BYTES + 1, FrameKind.EXIT, 0, 0, 1),
+        (MAX_DATA_BYTES + 1, FrameKind.OUTPUT, 1, 0, 1),
+        (0, FrameKind.OUTPUT, 1, 0, 1),
+        (1, FrameKind.OUTPUT, 0, 0, 1),
+        (1, FrameKind.OUTPUT, 3, 0, 1),
+        (1, FrameKind.EXIT, 1, 0, 1),
+        (0, FrameKind.EXIT, 0, 1, 1),
+        (0, FrameKind.EXIT, 0, 0, 0),
+        (0, FrameKind.GUEST_HELLO, 0, 0, 1),
+        (1, FrameKind.STARTED, 0, 0, 1),
+        (65, FrameKind.PONG, 0, 0, 0),
+        (0, FrameKind.RUN, 0, 0, 1),
         (0, 0, 0, 0, 0),
     ],
 )
@@ -102,12 +108,12 @@ def test_a_header_that_breaks_a_rule_is_refused_before_its_payload(header: tuple
 
 @pytest.mark.parametrize("size", [1, MAX_DATA_BYTES])
 def test_the_largest_and_the_smallest_data_pass(size: int) -> None:
-    (frame,) = FrameDecoder(FROM_GUEST).feed(encode_frame(Kind.OUTPUT, 1, b"x" * size, 2))
+    (frame,) = FrameDecoder(FROM_GUEST).feed(encode_frame(FrameKind.OUTPUT, 1, b"x" * size, 2))
     assert len(frame.payload) == size
 
 
 def test_the_largest_payload_passes() -> None:
-    (frame,) = FrameDecoder(FROM_GUEST).feed(encode_frame(Kind.EXIT, 1, bytes(MAX_PAYLOAD_BYTES)))
+    (frame,) = FrameDecoder(FROM_GUEST).feed(encode_frame(FrameKind.EXIT, 1, bytes(MAX_PAYLOAD_BYTES)))
     assert len(frame.payload) == MAX_PAYLOAD_BYTES
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dutyfree.errors import GuestMisbehaved
 from dutyfree.wire.fields import bytes_field, number_field
-from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, Frame, FrameDecoder, Kind
+from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, Frame, FrameDecoder, FrameKind
 from dutyfree.wire.messages import (
     Exit,
     Fault,
@@ -84,7 +84,7 @@ def test_an_exit_that_cannot_be_is_refused(exit_code: int | None, signal: int | 
 
 def test_unknown_tags_are_skipped_and_the_last_of_a_repeated_tag_counts() -> None:
     payload = Exit(1, 3, None).encode()[12:] + bytes_field(200, b"from the future") + number_field(1, 4)
-    end = decode_guest(Frame(Kind.EXIT, 0, 1, payload))
+    end = decode_guest(Frame(FrameKind.EXIT, 0, 1, payload))
     assert isinstance(end, Exit)
     assert end.exit_code == 4
 
@@ -92,12 +92,12 @@ def test_unknown_tags_are_skipped_and_the_last_of_a_repeated_tag_counts() -> Non
 @pytest.mark.parametrize("size_bytes", [0, 2**16 + 1, 2**64 - 1])
 def test_a_guest_gives_credit_for_no_more_than_the_window(size_bytes: int) -> None:
     (frame,) = FrameDecoder(FROM_GUEST).feed(InputCredit(1, size_bytes).encode())
-    with pytest.raises(GuestMisbehaved, match="CREDIT"):
+    with pytest.raises(GuestMisbehaved, match="INPUT_CREDIT"):
         decode_guest(frame)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 2**63, 2**64 - 1])
 def test_a_host_gives_credit_that_makes_sense(size_bytes: int) -> None:
     (frame,) = FrameDecoder(FROM_HOST).feed(OutputCredit(1, size_bytes).encode())
-    with pytest.raises(GuestMisbehaved, match="CREDIT"):
+    with pytest.raises(GuestMisbehaved, match="OUTPUT_CREDIT"):
         decode_host(frame)

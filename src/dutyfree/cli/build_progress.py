@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dutyfree.cli.progress_bar import Display
 from dutyfree.formatting import duration, last_lines, one_line
-from dutyfree.images.recipes.progress import Event, Kind
+from dutyfree.images.recipes.progress import Event, EventKind
 
 _SAID_CHARACTERS = 160
 MAX_LOG_LINE_CHARACTERS = 64 * 1024
@@ -26,23 +26,23 @@ class BuildProgress:
         """Show one event."""
         title = f"[{event.done}/{event.total}] {event.stage}"
         match event.kind:
-            case Kind.STARTED:
+            case EventKind.STARTED:
                 self._begin(title, "")
-            case Kind.CACHED:
+            case EventKind.CACHED:
                 self._begin(title, "")
                 if self._show_cached:
                     self._display.say(f"{title}: cached")
-            case Kind.WAITING:
+            case EventKind.WAITING:
                 self._begin(title, "waits for another builder")
                 self._display.say(f"{title}: waits for another builder of the same stage")
-            case Kind.LINE:
+            case EventKind.LINE:
                 self._begin(title, event.text)
                 self._say_line(title, event.text)
-            case Kind.BYTES:
+            case EventKind.BYTES:
                 self._display.state.count(event.done or 0, event.total)
-            case Kind.LOG:
+            case EventKind.LOG:
                 self._log(event.text)
-            case Kind.DONE:
+            case EventKind.DONE:
                 self._finish_line()
                 self._display.say(f"{title}: built in {duration(event.seconds or 0.0)}")
 

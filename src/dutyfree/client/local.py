@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
@@ -184,7 +184,7 @@ class LocalHost(Host):
     async def _open_pool(self, substrate: GuardedSubstrate) -> HostPool:
         from dutyfree.client.host_pool import HostPool
 
-        store = getattr(substrate.inner, "store", None) if Capability.IMAGES in substrate.capabilities else None
+        store = substrate.store if Capability.IMAGES in substrate.capabilities else None
         pool = HostPool(substrate, self._pool_options, store, self._built, self._on_span, shown=self._has_pool)
         await pool.open()
         return pool
@@ -259,22 +259,23 @@ class LocalHost(Host):
     async def _building(self) -> AsyncIterator[Substrate]:
         """The substrate that runs the lines of recipes: this one, or the one that it leaves builds to."""
         from dutyfree.substrates import registry
+        from dutyfree.substrates.guarded import GuardedSubstrate
 
-        builds_with = getattr(self._opened().inner, "builds_with", None)
+        builds_with = self._opened().builds_with
         if builds_with is None:
             yield self._opened()
             return
-        async with registry.load(builds_with, store=self.store) as substrate:
+        async with GuardedSubstrate(registry.load(builds_with, store=self.store)) as substrate:
             yield substrate
 
     @property
     def store(self) -> Store:
         """Where images are kept. Raises Unsupported where the substrate has none."""
         substrate = self._opened()
-        store = getattr(substrate.inner, "store", None)
+        store = substrate.store
         if Capability.IMAGES not in substrate.capabilities or store is None:
             raise Unsupported(f"substrate {substrate.name!r} has no images")
-        return cast("Store", store)
+        return store
 
     async def acquire(
         self,

@@ -33,9 +33,9 @@ def applet_request(
 
 
 def raise_if_failed(operation: str, path: str, end: Exit) -> None:
-    """Raise FileFailed unless the applet succeeded; the wording is the host's own, whatever the guest says."""
+    """Raise FileFailed unless the applet succeeded; the message is the host's own and quotes nothing from the guest."""
     if end.flags & ExitFlag.TIMED_OUT:
-        message = f"cannot {operation} {path!r}: it was not done in time, and was ended"
+        message = f"cannot {operation} {path!r}: it did not finish in time and was killed"
         raise FileFailed(message, errno=errno.ETIMEDOUT, hint="give it a longer timeout_s if it may take that long")
     if end.exit_code is None:
         raise FileFailed.refused(operation, path, errno.EINTR, f"killed by signal {end.signal}")

@@ -1,4 +1,4 @@
-"""Output that has arrived and was not taken yet, in little more memory than its own size."""
+"""A queue of output that was not read yet, in little more memory than its own size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from typing import Final
 
 _KEPT_RUNS: Final = 4096
-"""How many runs that were taken may still be on record."""
+"""How many runs may have been taken before their entries are removed."""
 
 
 class Backlog:
@@ -48,7 +48,7 @@ class Backlog:
         return stream, data
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._data.clear()
         self._streams.clear()
         self._lengths = array("L")

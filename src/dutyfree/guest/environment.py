@@ -33,7 +33,7 @@ class Environment:
         return _entries(merged)
 
     def terminal_entries(self, addition: Mapping[str, str]) -> tuple[bytes, ...]:
-        """The same for a terminal, whose TERM is the weakest of all defaults."""
+        """The same for a terminal, with a TERM that all other entries override."""
         return _entries({**TERMINAL_ENVIRONMENT, **self._defaults, **addition})
 
 

@@ -1,4 +1,4 @@
-"""The exchanges that carry actions: one that collects its output, one whose output is taken while it runs."""
+"""The exchanges that carry actions: one collects the output, the other hands it over while the action runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BACKSTOP_GRACE_S: Final = 5.0
 WINDOW_BYTES: Final = 1024 * 1024
 SIGKILL: Final = 9
 MAX_SIZE_BYTES: Final = 2**62
-"""What a limit that is larger than any machine is sent as."""
+"""The largest limit that is sent to a guest."""
 _LATE_S: Final = 0.5
 _QUOTED_CHARACTERS: Final = 200
 
 
 class ActionExchange(Exchange):
-    """An exchange whose end can be awaited, with a deadline in case the guest does not keep its own."""
+    """An exchange with an end that can be awaited, and a deadline in case the guest does not enforce the timeout."""
 
     def __init__(self, output_credit_bytes: int, known_limits: LimitCounters) -> None:
         super().__init__(output_credit_bytes)
@@ -46,7 +46,7 @@ class ActionExchange(Exchange):
         self._deadline_s = 0.0
 
     def arm(self, seconds: float) -> None:
-        """Give up on the guest if the action has not ended by then."""
+        """End the channel if the action has not ended after `seconds`."""
         self.disarm()
         self._deadline_s = self._loop.time() + seconds
         self._backstop = self._loop.call_at(self._deadline_s, self._overdue)
@@ -58,7 +58,7 @@ class ActionExchange(Exchange):
             self._backstop = None
 
     def abandon(self) -> None:
-        """Kill the action's tree and ignore what still comes from it. Idempotent."""
+        """Kill the action's process tree and ignore its further output. Idempotent."""
         if self.finished or self.abandoned:
             return
         self.abandoned = True
@@ -68,7 +68,7 @@ class ActionExchange(Exchange):
         self.wake()
 
     async def result(self) -> Exit:
-        """The end of the action. Raises what kept it from starting, or what ended the channel."""
+        """The end of the action. Raises the refusal of the action, or the error that ended the channel."""
         while not self.finished:
             await self.changed()
         self.check()
@@ -92,7 +92,7 @@ class ActionExchange(Exchange):
             await self.changed()
 
     def check(self) -> None:
-        """Raise what kept the action from starting, or what ended the channel."""
+        """Raise the refusal of the action, or the error that ended the channel."""
         if self._error is not None:
             raise self._error
 
@@ -106,7 +106,7 @@ class ActionExchange(Exchange):
             self._waiters.discard(waiter)
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all waiters; each checks its condition again."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -130,7 +130,7 @@ class ActionExchange(Exchange):
 
     def _overdue(self) -> None:
         if self.channel.standing_still or self._loop.time() - self._deadline_s > _LATE_S:
-            # The guest, or the loop itself, was held up: what it said in time may still be unread.
+            # The guest was paused, or this loop was late: the end of the action may be waiting to be read.
             self.arm(BACKSTOP_GRACE_S)
         else:
             self.channel.fail(DeadlineExceeded("the guest did not end an action in time"))
@@ -139,11 +139,11 @@ class ActionExchange(Exchange):
 class Collected(ActionExchange):
     """Keeps the output up to a limit.
 
-    The whole limit is the window: what is collected is held in memory anyway, and no credit need travel.
+    The first credit covers the whole limit: the output is held in memory anyway, and no further credit is needed.
     """
 
     def __init__(self, limit_bytes: int, known_limits: LimitCounters) -> None:
-        # A guest whose window is shut may stop reading; one that has reached the limit must go on and drop.
+        # Without credit, the guest stops reading the pipes; past the output limit it must read on, and drop the rest.
         super().__init__(min(limit_bytes, MAX_SIZE_BYTES) + WINDOW_BYTES, known_limits)
         self._room_bytes = limit_bytes
         self.stdout = bytearray()
@@ -162,7 +162,7 @@ class Collected(ActionExchange):
 
 
 class Streamed(ActionExchange):
-    """Hands its output over as it comes; a reader that stops costs at most the window."""
+    """Hands its output over as it arrives; for a reader that stops, at most `WINDOW_BYTES` are held in memory."""
 
     def __init__(self, known_limits: LimitCounters, limit_bytes: int | None = None) -> None:
         super().__init__(WINDOW_BYTES, known_limits)
@@ -200,7 +200,7 @@ class Streamed(ActionExchange):
         return stream, data
 
     def discard(self) -> None:
-        """Drop what has come and what will come."""
+        """Drop all output, what has arrived and what will arrive."""
         self._discards = True
         self._owed_bytes += len(self._backlog)
         self._backlog.clear()
@@ -223,12 +223,12 @@ class Streamed(ActionExchange):
             self.check()
 
     def give_last(self, data: bytes) -> None:
-        """Send input that is complete with this, without waiting for room."""
+        """Send the last of the input, without waiting until the guest has room."""
         self._input_closed = True
         self.offer_input(data, last=True)
 
     async def end_input(self) -> None:
-        """Close the action's input, behind what was given. Idempotent."""
+        """Close the action's input after all that was given. Idempotent."""
         if self._input_closed:
             return
         self._input_closed = True
@@ -237,7 +237,7 @@ class Streamed(ActionExchange):
                 self.offer_input(b"", last=True)
 
     def _owe(self, size_bytes: int) -> None:
-        """Credit is given back in large pieces: a guest that sends single bytes must not be sent a frame for each."""
+        """Credit is returned in large pieces: a guest that sends single bytes must not cause one frame for each."""
         self._owed_bytes += size_bytes
         if self._owed_bytes >= WINDOW_BYTES // 4:
             self._pay()
@@ -264,7 +264,7 @@ class Opened(ActionExchange):
         super().__init__(0, known_limits)
 
     def output(self, stream: int, data: bytes) -> None:
-        """Never called: the window is shut."""
+        """Never called: the guest has no credit for output."""
 
 
 class OnTerminal(Streamed):

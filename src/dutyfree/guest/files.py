@@ -31,7 +31,7 @@ from dutyfree.wire.records import decode_records
 
 _LISTING_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _LONG_BYTES: Final = 256 * 1024
-"""A listing from this size on is read in a thread: everybody else's actions wait for the loop."""
+"""A listing of this size or more is parsed in a thread, so that it does not delay other actions on the loop."""
 _TEXT_LIMIT_BYTES: Final = 4096
 
 
@@ -39,7 +39,7 @@ class GuestFiles(Files):
     """Each method is one action, multiplexed with all the others."""
 
     def __init__(self, runner: Runner, refusal_hint: str | None = None) -> None:
-        """`refusal_hint`: what to do about a lack of permission, where the substrate knows."""
+        """`refusal_hint`: the hint of errors about missing permissions, where the substrate has one."""
         self._runner = runner
         self._refusal_hint = refusal_hint
 
@@ -48,7 +48,7 @@ class GuestFiles(Files):
     ) -> bytes:
         if limit_bytes < 0:
             raise InvalidRequest(f"limit_bytes is {limit_bytes}; it cannot be negative")
-        # One byte more than the limit tells a file of exactly that size from a longer one.
+        # One byte more than the limit: a file of exactly that size is fine, a longer one is not.
         words = ("read", path, "0", str(limit_bytes + 1))
         data = await self._applet(*words, timeout_s=timeout_s, output_limit_bytes=limit_bytes + 1)
         if len(data) > limit_bytes:

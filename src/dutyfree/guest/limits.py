@@ -1,4 +1,4 @@
-"""How a substrate tells which of a sandbox's limits made an action fail."""
+"""How a substrate reports the limit that made an action fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class LimitCounters:
-    """What a sandbox ran into since it was made; the numbers only grow."""
+    """How often a sandbox has hit its limits since its creation; the numbers only grow."""
 
     oom_kills: int = 0
     fork_refusals: int = 0

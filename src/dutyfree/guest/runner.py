@@ -1,4 +1,4 @@
-"""Begins actions on a channel and turns their ends into observations; shared by all that a sandbox offers."""
+"""Starts actions on a channel and makes observations of their results; shared by run, streams, sessions and files."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class Runner:
         self._limits = limits
         self._began_ns: int | None = None
 
-    def beside(self, channel: Channel, began_ns: int | None) -> Runner:
-        """The same sandbox through another guest, whose one action began with the call that started the guest."""
+    def with_channel(self, channel: Channel, began_ns: int | None) -> Runner:
+        """The same sandbox through another guest. Its one action began, at `began_ns`, with its start."""
         other = copy.copy(self)
         other.channel = channel
         other._began_ns = began_ns
         return other
 
     def move_to(self, channel: Channel, limits: LimitWatch | None) -> None:
-        """From now on actions go to another guest, which may still be on its way; what is under way stays behind."""
+        """Send later actions to another guest, which may still be starting. Actions under way stay with the old one."""
         self.channel = channel
         self.known_limits = _UNLIMITED
         self._limits = limits
 
     def directory(self, cwd: str | None) -> bytes:
-        """Where an action runs that asked for `cwd`."""
+        """The working directory of an action with this `cwd`."""
         return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))
 
     def request(self, action: Action, *, credit_bytes: int, flags: int) -> Run:
@@ -88,9 +88,9 @@ class Runner:
             exchange.arm(timeout_s + BACKSTOP_GRACE_S)
 
     async def collect(self, exchange: Collected, request: Run, *, stdin: bytes | None, timeout_s: float) -> Exit:
-        """Run to the end, giving the input meanwhile; cancellation kills what was started."""
+        """Run to the end, sending the input meanwhile; cancellation kills the action."""
         if self.channel.congested:
-            await self._room(timeout_s + BACKSTOP_GRACE_S)
+            await self._wait_for_room(timeout_s + BACKSTOP_GRACE_S)
         self.begin(exchange, request, timeout_s)
         if stdin:
             exchange.offer_input(stdin, last=True)
@@ -100,8 +100,8 @@ class Runner:
             exchange.abandon()
             raise
 
-    async def _room(self, within_s: float) -> None:
-        """Return when the guest reads again. Raises DeadlineExceeded, and gives up on the guest, if it does not."""
+    async def _wait_for_room(self, within_s: float) -> None:
+        """Return when the guest reads again. If it does not in time, end the channel and raise DeadlineExceeded."""
         try:
             async with asyncio.timeout(within_s):
                 await self.channel.drained()
@@ -164,9 +164,9 @@ class Runner:
         )
 
     def record(self, exchange: ActionExchange, end: Exit, end_ns: int) -> Timing:
-        """The timing of an action that has ended, reported to whoever listens.
+        """The timing of an action that has ended, reported to the listener.
 
-        The guest's word on how long it ran is believed only as far as the host's clock allows.
+        The duration that the guest reports is cut to the time that passed on the host's clock.
         """
         start_ns = exchange.start_ns if self._began_ns is None else self._began_ns
         execute_ns = min(end.execute_ns, end_ns - exchange.start_ns)

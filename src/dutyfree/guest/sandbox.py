@@ -1,4 +1,4 @@
-"""A sandbox whose world is reached through its guest; what it is made of is the substrate's business."""
+"""A sandbox that is reached through its guest agent. What it consists of is up to its substrate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dutyfree.wire.channel import Channel
 class GuestSandbox(Sandbox):
     """`destroy` gives back all that the substrate holds for this sandbox.
 
-    It is called after the channel was closed, never twice at a time, and again only if it raised.
+    It is called after the channel was closed, never twice at a time, and again only if it raised or was cancelled.
     """
 
     def __init__(
@@ -41,7 +41,8 @@ class GuestSandbox(Sandbox):
         self.files = GuestFiles(self._runner, refusal_hint)
         self._unenforced = unenforced
         self._give_back = destroy
-        self._destruction: asyncio.Task[None] | None = None
+        self._destroying = asyncio.Lock()
+        self._destroyed = False
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -72,18 +73,12 @@ class GuestSandbox(Sandbox):
         return await GuestTerminal.open(self._runner, command, rows=rows, cols=cols, cwd=cwd, env=env)
 
     async def destroy(self) -> None:
-        if self._destruction is None or _has_failed(self._destruction):
-            self._destruction = asyncio.create_task(self._destroy())
-        # Whoever waits may be cancelled; what was begun is carried through.
-        await asyncio.shield(self._destruction)
-
-    async def _destroy(self) -> None:
         start_ns = time.monotonic_ns()
         self._runner.channel.close()
-        await self._give_back()
-        if self._runner.on_span is not None:
-            self._runner.on_span(Span(Phase.DESTROY, start_ns, time.monotonic_ns(), self.id))
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+        async with self._destroying:
+            if self._destroyed:
+                return
+            await self._give_back()
+            self._destroyed = True
+            if self._runner.on_span is not None:
+                self._runner.on_span(Span(Phase.DESTROY, start_ns, time.monotonic_ns(), self.id))

@@ -58,7 +58,7 @@ class GuestSession(Session):
         action = Action(line, timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
         async with self._turn:
             if self._line is not None:
-                # A line whose caller was cancelled may still be on its way out.
+                # A line that was cancelled may not have ended yet.
                 await self._line.settled()
             self._check()
             return await self._run(line, action)

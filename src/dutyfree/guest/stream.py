@@ -1,4 +1,4 @@
-"""An action whose output is read, and input written, while it runs."""
+"""An action with its output read, and its input written, while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dutyfree.wire.messages import MAX_SIGNAL, RunFlag
 
 
 class GuestActionStream(ActionStream):
-    """Started when it is made. An action without `stdin` waits for `write` and `end_input`."""
+    """The action starts when this is created. An action without `stdin` waits for `write` and `end_input`."""
 
     def __init__(self, runner: Runner, action: Action) -> None:
         self._runner = runner

@@ -53,7 +53,8 @@ class _Applet:
         while not self._held:
             taken = asyncio.run_coroutine_threadsafe(self.exchange.take(), self._loop).result()
             if taken is None and self._given_up:
-                raise trees.BrokenTree("nobody waits for it any more")  # what is missing was dropped, not never there
+                # The rest was dropped: an empty result would mean the end of the stream.
+                raise trees.BrokenTree("the transfer was cancelled")
             if taken is None:
                 return b""
             if taken[0] == STDOUT:
@@ -63,7 +64,7 @@ class _Applet:
         return data
 
     def end(self) -> Exit:
-        """How the applet ended, once its input is complete and its output taken or dropped."""
+        """The end of the applet, once its input is complete and its output was read or dropped."""
         return asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
 
     async def _end(self) -> Exit:
@@ -74,13 +75,13 @@ class _Applet:
         return end
 
     def disown(self, path: str, error: trees.BrokenTree) -> NoReturn:
-        """Raise why the output cannot be used: the applet failed or, worse, the guest cannot be believed."""
+        """Raise the reason why the output cannot be used: the applet failed, or the guest broke the protocol."""
         ended_by_itself = self.exchange.finished
         self._loop.call_soon_threadsafe(self.exchange.abandon)
         end = self.end()
         if end.exit_code or ended_by_itself:
             raise_if_failed("download", path, end)
-        if self._given_up:  # that is why there is no more of it, and nobody waits for the reason
+        if self._given_up:  # the stream was cut for that reason, and no caller waits for the error
             raise error
         misbehaved = GuestMisbehaved(f"downloading {path!r}: {error}")
         self._loop.call_soon_threadsafe(self.exchange.channel.fail, misbehaved)
@@ -103,7 +104,7 @@ class _Applet:
 def _thread(work: Callable[[], None], done: asyncio.Future[None]) -> None:
     try:
         work()
-    except BaseException as error:  # whatever it was, the caller who waits is told
+    except BaseException as error:  # every error goes to the caller
         done.get_loop().call_soon_threadsafe(done.set_exception, error)
     else:
         done.get_loop().call_soon_threadsafe(done.set_result, None)
@@ -165,7 +166,7 @@ def _receive(
 
 @contextlib.contextmanager
 def _staging(local: Path) -> Iterator[Path]:
-    """A path beside `local` under which the content grows, and of which nothing is left."""
+    """A temporary path beside `local` for the content; it is removed at the end of the block."""
     directory = Path(tempfile.mkdtemp(prefix=".dutyfree-", dir=local.parent))
     try:
         yield directory / "content"

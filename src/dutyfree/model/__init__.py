@@ -1,4 +1,4 @@
-"""The nouns: frozen values with no behaviour beyond checking and presenting themselves."""
+"""Frozen values: they check and format themselves, and do nothing else."""
 
 from dutyfree.model.action import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
 from dutyfree.model.file import FileInfo, FileKind

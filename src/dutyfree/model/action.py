@@ -17,7 +17,7 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 def check_timeout(timeout_s: float) -> float:
-    """The same number of seconds. Raises InvalidRequest unless it is one that can be kept."""
+    """`timeout_s` itself. Raises InvalidRequest unless it is positive and not too long."""
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise InvalidRequest(f"timeout_s is {timeout_s}; it must lie in (0, {MAX_TIMEOUT_S:.0f}]")
     return timeout_s

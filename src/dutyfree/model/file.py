@@ -1,4 +1,4 @@
-"""What a sandbox says of one of its files."""
+"""The metadata of a file in a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FileKind(StrEnum):
-    """The kinds of thing that a directory can hold."""
+    """The type of a directory entry."""
 
     FILE = "file"
     DIRECTORY = "directory"

@@ -19,8 +19,8 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Layers, bottom first, and what belongs to them. `Image()` is what the substrate starts from by itself: for cells
-    the host's own root, with nothing over it.
+    """Layers, bottom first, with their environment and working directory. `Image()` is the substrate's default: for
+    cells the host's own root, without layers.
 
     A layer is named `sha256:...` after its content when a store keeps it, or `live:...` while it is the frozen upper of
     a sandbox that a substrate keeps, gone with that substrate.
@@ -62,7 +62,7 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """Names all of it: the same for the same content. Raises InvalidRequest for what is not stored yet."""
+        """Identifies its whole content. Raises InvalidRequest for what is not stored yet."""
         if not self.is_stored:
             raise InvalidRequest("an image that is in no store has no digest", hint="save the snapshot first")
         return "sha256:" + hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()

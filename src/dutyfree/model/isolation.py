@@ -1,4 +1,4 @@
-"""How strong a wall a sandbox claims to have; the isolation probes hold it to the claim."""
+"""How strong the isolation of a sandbox is claimed to be; the isolation probes check the claim."""
 
 from __future__ import annotations
 

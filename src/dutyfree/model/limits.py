@@ -1,4 +1,4 @@
-"""What a sandbox may use and whom it may reach."""
+"""Limits on the resources and the network of a sandbox."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ GIB = 1024 * MIB
 
 
 class Network(StrEnum):
-    """Whom a sandbox may reach."""
+    """The network that a sandbox has."""
 
     NONE = "none"
     """A loopback interface of its own, and nothing else."""
     BRIDGE = "bridge"
-    """A network of its own, with a way outwards through the host; where the substrate has one."""
+    """A network of its own, with outward connections through the host; where the substrate has one."""
     HOST = "host"
     """The host's own network, unfiltered."""
 

@@ -1,4 +1,4 @@
-"""What an action gave back."""
+"""The result of an action."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Timing:
     def spans(self) -> tuple[Span, ...]:
         """Dispatch, execute and observe, which add up to the action's wall time.
 
-        The guest's clock cannot be laid over the host's, so that only the *length* of `execute` is measured:
-        the remainder, the tax of the action, is split evenly between dispatch and observe.
+        The guest's clock is not the host's, so that only the *length* of `execute` is known: the rest, which is the
+        tax of the action, is split evenly between dispatch and observe.
         """
         wall_ns = self.end_ns - self.start_ns
         execute_ns = min(max(self.execute_ns, 0), wall_ns)

@@ -11,4 +11,4 @@ class ActionPath(StrEnum):
     GUEST = "guest"
     """The guest is started once, and every action is a message on its one stream."""
     EXEC = "exec"
-    """Each action is a call of the engine's own control plane (`docker exec`, `ssh`), as people do it without us."""
+    """Each action is a call of the engine's own control plane (`docker exec`, `ssh`), as without a guest."""

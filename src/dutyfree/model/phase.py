@@ -1,4 +1,4 @@
-"""The closed list of places where a rollout's time can go."""
+"""The phases of a rollout: the categories that its time is divided into."""
 
 from __future__ import annotations
 

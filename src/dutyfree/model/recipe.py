@@ -11,7 +11,7 @@ from dutyfree.model.environment import check_env
 from dutyfree.model.limits import Network
 
 LADDER = ("image", "repository", "dependencies")
-"""Stages that everybody knows, in their order; a recipe may leave any of them out and add others anywhere."""
+"""The names of the usual stages, in their order; a recipe may leave any of them out and add others anywhere."""
 BASE_KINDS = ("host", "image", "dir", "tar", "oci", "debian")
 MAX_STAGES = 64
 DEFAULT_STAGE_TIMEOUT_S = 1800.0
@@ -94,7 +94,7 @@ class Recipe:
         kind, colon, rest = self.base.partition(":")
         if kind not in BASE_KINDS or (kind == "host") == bool(colon) or (colon and not rest) or "\0" in rest:
             kinds = " ".join(f"{kind}:" for kind in BASE_KINDS[1:])
-            raise InvalidRequest(f"base {self.base!r}: use 'host', or one of {kinds} and what it stands for")
+            raise InvalidRequest(f"base {self.base!r}: use 'host', or one of {kinds} followed by its value")
         if len(self.stages) > MAX_STAGES:
             raise InvalidRequest(f"a recipe has at most {MAX_STAGES} stages, not {len(self.stages)}")
         names = [stage.name for stage in self.stages]

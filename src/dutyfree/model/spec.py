@@ -1,4 +1,4 @@
-"""What is asked of a substrate when a sandbox is made, and what it answers about itself."""
+"""The specification of a new sandbox, and the capabilities of a substrate."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Capability(StrEnum):
     HOST_NETWORK = "host-network"
     BRIDGE_NETWORK = "bridge-network"
     OWN_IDS = "own-ids"
-    """Neither another sandbox nor the host has its user ids: what the kernel counts for each user is counted for it."""
+    """No other sandbox, nor the host, has the user ids of a sandbox, so that limits per user are its own."""
     PRIVATE_FILES = "private-files"
-    """What one sandbox writes, no other sandbox and no host process sees."""
+    """No other sandbox and no host process sees what a sandbox writes."""
     KILL_TREE = "kill-tree"
     """A timeout also ends descendants that left the process group."""
     RESET = "reset"
-    """A sandbox can be put back to how it was made, with nothing of what happened in it left."""
+    """A sandbox can be put back to its initial state; nothing that happened in it is left."""
     SNAPSHOT = "snapshot"
     """The files of a running sandbox can be frozen, and other sandboxes started from them."""
     FORK = "fork"
@@ -43,7 +43,7 @@ class Capability(StrEnum):
     IMAGES = "images"
     """Sandboxes can start from layers of an image store."""
     HOST_FILES = "host-files"
-    """Without an image, a sandbox stands on the host's own files, and what it changes of them is its own."""
+    """Without an image, a sandbox sees the host's files; its changes to them stay in the sandbox."""
     HOST_PROCESSES = "host-processes"
     """Sandboxes are processes of this machine, so that leaks of them can be counted."""
 
@@ -57,7 +57,7 @@ class Upper(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unenforced:
-    """A bound or wall that was asked for and that this sandbox cannot give."""
+    """A limit or isolation that the spec asks for and this sandbox does not have."""
 
     what: Capability
     reason: str
@@ -65,7 +65,7 @@ class Unenforced:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """Everything that decides what a new sandbox is like."""
+    """All settings of a new sandbox."""
 
     resources: Resources = field(default_factory=Resources)
     network: Network = Network.NONE
@@ -73,7 +73,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     hostname: str = "dutyfree"
     image: Image = field(default_factory=Image)
-    """What it starts from; its environment holds where `env` says nothing else."""
+    """What it starts from. `env` overrides the image's environment."""
 
     def __post_init__(self) -> None:
         if not _HOSTNAME.fullmatch(self.hostname):

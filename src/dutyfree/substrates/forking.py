@@ -10,7 +10,7 @@ from dutyfree.errors import InvalidRequest
 
 
 async def multiply(create: Callable[[], Awaitable[Sandbox]], count: int, *, at_once: int) -> list[Sandbox]:
-    """`count` sandboxes from `create`, no more than `at_once` in the making.
+    """`count` sandboxes from `create`, at most `at_once` at a time.
 
     If one cannot be made, or this is cancelled, the others are destroyed. Raises what `create` raises.
     """
@@ -28,7 +28,7 @@ async def multiply(create: Callable[[], Awaitable[Sandbox]], count: int, *, at_o
             task.cancel()
         made = await asyncio.gather(*work, return_exceptions=True)
         ends = (each.destroy() for each in made if isinstance(each, Sandbox))
-        await asyncio.gather(*ends, return_exceptions=True)
+        await asyncio.shield(asyncio.gather(*ends, return_exceptions=True))  # also if this is cancelled again
         raise
 
 

@@ -38,7 +38,7 @@ _REASON: Final = "an ordinary process of the host has no walls and no bounds of 
 
 
 class ProcessSubstrate(Substrate):
-    """Sandboxes that share everything with the host but a directory."""
+    """Sandboxes without isolation: each has a directory of its own, and shares all the rest with the host."""
 
     name = "process"
     isolation = Isolation.NONE
@@ -137,7 +137,7 @@ class ProcessSandbox(GuestSandbox):
 
 
 class _Body:
-    """What a sandbox holds: a guest process, the channel to it, and a directory."""
+    """The resources of a sandbox: a guest process, the channel to it, and a directory."""
 
     def __init__(self, guest: Path, directory: Path) -> None:
         """Raises CapacityError or SubstrateFailed, and then holds nothing."""
@@ -162,7 +162,7 @@ class _Body:
         self.channel = Channel.over_socket(ours)
 
     async def give_back(self) -> None:
-        """Wait for the guest, which was told to go, and remove the directory. Raises SubstrateFailed."""
+        """Wait for the guest, which has received QUIT, and remove the directory. Raises SubstrateFailed."""
         if not await self._exited():
             self._process.kill()
             if not await self._exited():
@@ -251,7 +251,7 @@ def _sweep() -> None:
 
 
 def _kill_strays(directory: Path) -> None:
-    """Kill what a guest that died before its time left behind: all whose TMPDIR, which we set, is in the directory."""
+    """Kill what a guest that was killed left behind: every process with a TMPDIR, which we set, in the directory."""
     mark = b"TMPDIR=" + os.fsencode(directory)
     for _ in range(_STRAY_ROUNDS):
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
@@ -269,5 +269,5 @@ def _is_marked(pid: int, mark: bytes) -> bool:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    # Exactly that directory or below it: a path that is merely mentioned says nothing about who started a process.
+    # Exactly that directory or below it: other mentions of the path do not mean that we started the process.
     return pid != os.getpid() and any(entry == mark or entry.startswith(mark + b"/") for entry in entries)

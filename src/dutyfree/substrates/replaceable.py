@@ -1,4 +1,4 @@
-"""A sandbox that outlives what it is made of: a reset puts something new in its place, under the same name."""
+"""A sandbox that can replace the cell, container or machine that it consists of, under the same id."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dutyfree.contract import Sandbox
-from dutyfree.errors import SandboxGone, SandboxReset, SubstrateFailed
+from dutyfree.errors import InfraFailed, SandboxGone, SandboxReset, SubstrateFailed
 from dutyfree.guest import GuestSandbox
 from dutyfree.model import Phase, Span
 from dutyfree.substrates.forking import multiply
 
 
 class ReplaceableSandbox(GuestSandbox):
-    """What cells and engines share of reset and fork; `_turn` is held by whoever replaces or freezes what is inside."""
+    """What cells and engines share of reset and fork. A call that replaces or freezes the inside holds `_turn`."""
 
     def __init__(self, sandbox_id: str, *arguments: Any, **options: Any) -> None:
         super().__init__(sandbox_id, *arguments, **options)
@@ -34,29 +34,26 @@ class ReplaceableSandbox(GuestSandbox):
             async with self._turn:
                 self._check()
                 await self._replace()
-        except BaseException as error:
-            await self._destroy_after(error)
+        except BaseException:
+            self._end_calls(SubstrateFailed("the sandbox ended with a reset that failed"))
             raise
         self._report(Phase.RESET, start_ns)
 
     @abstractmethod
     async def _replace(self) -> None:
-        """Put something fresh in the place of what there is; `_turn` is held. A failure ends the sandbox."""
+        """Replace the inside by a fresh one; `_turn` is held. A failure ends the sandbox."""
 
     async def _multiplied(self, create: Callable[[], Awaitable[Sandbox]], count: int, at_once: int) -> list[Sandbox]:
-        """`count` forks, made by `create`, told as one span."""
+        """`count` forks, made by `create`, reported as one span."""
         start_ns = time.monotonic_ns()
         forks = await multiply(create, count, at_once=at_once)
         self._report(Phase.FORK, start_ns)
         return forks
 
-    async def _destroy_after(self, error: BaseException) -> None:
-        """End the sandbox, which `error` has left half-way."""
+    def _end_calls(self, error: InfraFailed) -> None:
+        """Refuse calls from now on, and fail those under way: a half-replaced sandbox is left to be destroyed."""
         self._ended = True
-        try:
-            await self.destroy()
-        except SubstrateFailed as failure:
-            error.add_note(f"and then the sandbox could not be destroyed: {failure}")
+        self._runner.channel.fail(error)
 
     def _check(self) -> None:
         if not self.alive:
@@ -68,5 +65,5 @@ class ReplaceableSandbox(GuestSandbox):
 
 
 def was_reset() -> SandboxReset:
-    """What those are told whose calls a reset has overtaken."""
+    """The error for calls that were under way during a reset."""
     return SandboxReset("the sandbox was reset while this was under way")

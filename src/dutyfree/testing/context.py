@@ -167,8 +167,8 @@ async def host_variable(name: str, value: str) -> AsyncIterator[None]:
 
 def kill_by_pid(sandbox: Sandbox) -> bool:
     """Kill the sandbox's first process, where it has a `pid` on this machine."""
-    pid = getattr(sandbox, "pid", None)
-    if not isinstance(pid, int) or pid <= 1:
+    pid = sandbox.pid
+    if pid is None or pid <= 1:
         return False
     try:
         os.kill(pid, signal.SIGKILL)

@@ -1,13 +1,18 @@
-"""The leak check: what a sandbox could leave on this machine, photographed before and after.
+"""The leak check: what the sandboxes of this process could leave on this machine, listed before and after.
 
-A `Machine` names everything that could be a left-over; only what is in the second picture and not in the first counts,
-so that a long-lived spawner of a substrate that is still open is no leak. Whatever this user may not see is skipped.
+A `Machine` names everything that could be a left-over; only what is in the second list and not in the first counts, so
+that a long-lived spawner of a substrate that is still open is no leak. What this user may not see is skipped.
+
+Other users of Dutyfree may work on the same machine meanwhile, and do not count. What is ours descends from this
+process, or bears the name of one of its claims (names of claims begin with the process's id); a sandbox's process that
+has lost its parents counts, too, unless a claim names another owner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 import time
 from collections import Counter
@@ -15,12 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dutyfree.places import runtime_directory, state_directory
+
 NATIVES = ("dutyfree-guest", "dutyfree-spawner")
 STATE_PREFIX = "dutyfree"
 STORE = "images"
 STATE_DEPTH = 3
 MAX_DIRECTORIES = 20_000
 POLL_S = 0.02
+_CLAIM = re.compile(r"(?<![0-9])(\d{1,7})-[0-9a-f]{6,16}-[0-9a-f]{12}(?![0-9a-f])")
 
 Found = Iterator[tuple[str, str]]
 """Pairs of a key, equal in two pictures for the same thing, and the words for people."""
@@ -34,18 +42,24 @@ class Machine:
     roots: tuple[Path, ...]
 
 
-def snapshot(roots: Sequence[str | os.PathLike[str]] = ()) -> Machine:
-    """The machine now. All directories below `roots` count, besides our own under the usual places. Never raises."""
+def snapshot(roots: Sequence[str | os.PathLike[str]] = (), *, hosts: Sequence[int] = ()) -> Machine:
+    """The machine now. Never raises.
+
+    All directories below `roots` count, besides our own under the usual places. `hosts`: further processes that make
+    sandboxes for the caller, alive or dead.
+    """
     paths = tuple(Path(root) for root in roots)
+    owners = frozenset({os.getpid(), *hosts})
+    ours = _our_processes(owners)
     things: dict[str, str] = {}
     for found in (
-        _processes(),
-        _mounts(),
-        _cgroups(),
-        _network_namespaces(),
-        _directories(paths),
+        _processes(ours),
+        _mounts(paths, owners),
+        _cgroups(owners),
+        _network_namespaces(ours),
+        _directories(paths, owners),
         _descriptors(),
-        _loop_devices(),
+        _loop_devices(owners),
     ):
         things.update(found)
     return Machine(things, paths)
@@ -56,11 +70,11 @@ def difference(before: Machine, after: Machine) -> list[str]:
     return sorted(words for key, words in after.things.items() if key not in before.things)
 
 
-async def settle(before: Machine, within_s: float = 2.0) -> list[str]:
+async def settle(before: Machine, within_s: float = 2.0, *, hosts: Sequence[int] = ()) -> list[str]:
     """Wait until nothing new is left or the time is up; what is left then, in words."""
     deadline = time.monotonic() + within_s
     while True:
-        left = difference(before, await asyncio.to_thread(snapshot, before.roots))
+        left = difference(before, await asyncio.to_thread(snapshot, before.roots, hosts=hosts))
         if not left or time.monotonic() >= deadline:
             return left
         await asyncio.sleep(POLL_S)
@@ -79,22 +93,47 @@ class _Process:
     pid_namespace: str
 
 
-def _processes() -> Found:
-    """Descendants of this process, and whatever else bears our mark, also when its parent has died."""
+def _our_processes(owners: frozenset[int]) -> list[_Process]:
+    """Descendants of the owners, and processes of sandboxes that have lost their parents."""
     everyone = {process.pid: process for process in map(_process, _pids()) if process}
     me = os.getpid()
     home = _link(f"/proc/{me}/ns/pid")
+    own_line = {me, *_ancestors(me, everyone)}
+
+    def is_lost(process: _Process, line: Sequence[int]) -> bool:
+        # Sandboxes of others descend from their host, which is a Python process. Those of ours may have been left to
+        # the machine's first process, or belong to the daemon of an engine.
+        hosts_of_others = (pid for pid in line if pid not in own_line and _is_python(everyone[pid]))
+        return _is_marked(process, home) and next(hosts_of_others, None) is None
+
+    ours = []
     for process in everyone.values():
-        if (
-            process.pid != me
-            and not _is_stub(process, everyone)
-            and (_descends(process, me, everyone) or _is_marked(process, home))
-        ):
-            state = ", zombie" if process.state == "Z" else ""
-            yield (
-                f"process {process.pid} {process.started}",
-                f"process {process.pid} ({process.name}{state}): {process.cmdline or process.exe or '?'}",
-            )
+        if process.pid == me or _is_stub(process, everyone):
+            continue
+        line = _ancestors(process.pid, everyone)
+        claimed = _claimed_by(f"{process.cmdline} {process.cgroups}")
+        if not owners.isdisjoint((*line, *claimed)) or (not claimed and is_lost(process, line)):
+            ours.append(process)
+    return ours
+
+
+def _processes(ours: Sequence[_Process]) -> Found:
+    for process in ours:
+        state = ", zombie" if process.state == "Z" else ""
+        yield (
+            f"process {process.pid} {process.started}",
+            f"process {process.pid} ({process.name}{state}): {process.cmdline or process.exe or '?'}",
+        )
+
+
+def _claimed_by(text: str) -> set[int]:
+    """The processes of the claims that `text` names."""
+    return {int(found[1]) for found in _CLAIM.finditer(text)}
+
+
+def _is_of_others(text: str, owners: frozenset[int]) -> bool:
+    claimed = _claimed_by(text)
+    return bool(claimed) and claimed.isdisjoint(owners)
 
 
 def _is_stub(process: _Process, everyone: Mapping[int, _Process]) -> bool:
@@ -110,15 +149,17 @@ def _is_marked(process: _Process, home: str) -> bool:
     return elsewhere or not names.isdisjoint(NATIVES) or f"/{STATE_PREFIX}" in process.cgroups
 
 
-def _descends(process: _Process, ancestor: int, everyone: Mapping[int, _Process]) -> bool:
-    seen: set[int] = set()
-    parent = process.parent
-    while parent and parent not in seen:
-        if parent == ancestor:
-            return True
-        seen.add(parent)
-        parent = everyone[parent].parent if parent in everyone else 0
-    return False
+def _is_python(process: _Process) -> bool:
+    return Path(process.exe).name.startswith("python") or process.name.startswith(("python", "pytest"))
+
+
+def _ancestors(pid: int, everyone: Mapping[int, _Process]) -> list[int]:
+    """Its parent, the parent of that, and so on, as far as they can be seen."""
+    line: list[int] = []
+    while pid in everyone and (parent := everyone[pid].parent) in everyone and parent not in line:
+        line.append(parent)
+        pid = parent
+    return line
 
 
 def _process(pid: int) -> _Process | None:
@@ -140,49 +181,88 @@ def _process(pid: int) -> _Process | None:
     )
 
 
-def _mounts() -> Found:
+def _mounts(roots: Sequence[Path], owners: frozenset[int]) -> Found:
+    """Those that bear our name, or are below one of `roots`: any program may mount something else meanwhile."""
     times: Counter[str] = Counter()
     for line in _text("/proc/self/mountinfo").splitlines():
         place, _, source = line.partition(" - ")
-        fields = place.split()
-        words = f"mount {fields[4]} ({' '.join(source.split()[:2])})"
-        times[words] += 1
-        yield f"{words} #{times[words]}", words
+        target = place.split()[4]
+        words = f"mount {target} ({' '.join(source.split()[:2])})"
+        is_named = STATE_PREFIX in line and not _is_of_others(line, owners)
+        if is_named or any(Path(target).is_relative_to(root) for root in roots):
+            times[words] += 1
+            yield f"{words} #{times[words]}", words
 
 
-def _cgroups() -> Found:
+def _cgroups(owners: frozenset[int]) -> Found:
     for line in _text("/proc/self/mountinfo").splitlines():
         place, _, source = line.partition(" - ")
         if not source.startswith("cgroup"):
             continue
         for directory in _below(Path(place.split()[4]), depth=8):
-            if any(part.startswith(STATE_PREFIX) for part in directory.parts):
+            is_named = any(part.startswith(STATE_PREFIX) for part in directory.parts)
+            if is_named and not _is_of_others(str(directory), owners):
                 yield f"cgroup {directory}", f"cgroup {directory}"
 
 
-def _network_namespaces() -> Found:
+def _network_namespaces(ours: Sequence[_Process]) -> Found:
     holders: dict[str, int] = {}
-    for pid in _pids():
-        namespace = _link(f"/proc/{pid}/ns/net")
+    for process in ours:
+        namespace = _link(f"/proc/{process.pid}/ns/net")
         if namespace:
-            holders.setdefault(namespace, pid)
+            holders.setdefault(namespace, process.pid)
     for namespace, pid in holders.items():
         yield namespace, f"network namespace {namespace}, held by process {pid}"
     for name in _names("/run/netns"):
         yield f"netns {name}", f"network namespace /run/netns/{name}"
 
 
-def _directories(roots: Sequence[Path]) -> Found:
+def _directories(roots: Sequence[Path], owners: frozenset[int]) -> Found:
+    locked = _locked_by_others(owners)
     usual = {Path(tempfile.gettempdir()), Path("/run"), Path("/var/lib")}
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         usual.add(Path(runtime))
     tops = [place / name for place in usual for name in _names(place) if name.startswith(STATE_PREFIX)]
     tops += [root / name for root in roots for name in _names(root)]
+    # All processes of this user share these two. What is in them bears the name of a claim, or is meant to stay.
+    shared = {runtime_directory(), state_directory()}
     for top in tops:
-        yield f"directory {top}", f"directory or file {top}"
+        if _is_of_others(str(top), owners) or _holds_lock(top, locked) or not _is_own(top):
+            continue
+        if top not in shared:
+            yield f"directory {top}", f"directory or file {top}"
         for directory in _below(top, STATE_DEPTH):
-            if top / STORE not in (directory, *directory.parents):  # images are meant to stay
+            is_store = top / STORE in (directory, *directory.parents)  # images are meant to stay
+            is_claimed = bool(_claimed_by(str(directory)))
+            if not is_store and not _is_of_others(str(directory), owners) and (is_claimed or top not in shared):
                 yield f"directory {directory}", f"directory {directory}"
+
+
+def _is_own(path: Path) -> bool:
+    """Whether this user made it."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _locked_by_others(owners: frozenset[int]) -> set[int]:
+    """The inodes of files that live processes other than the owners hold locks on."""
+    found = set()
+    for line in _text("/proc/locks").splitlines():
+        fields = line.split()
+        if len(fields) == 8 and fields[1] == "FLOCK" and int(fields[4]) not in owners:
+            found.add(int(fields[5].rpartition(":")[2]))
+    return found
+
+
+def _holds_lock(directory: Path, locked: set[int]) -> bool:
+    """Whether another process has locked a file in it: that is how a process marks its directory as in use."""
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.inode() in locked for entry in entries)
+    except OSError:
+        return False
 
 
 def _descriptors() -> Found:
@@ -194,10 +274,10 @@ def _descriptors() -> Found:
             yield f"fd {target} #{times[target]}", f"file descriptor {number} -> {target}"
 
 
-def _loop_devices() -> Found:
+def _loop_devices(owners: frozenset[int]) -> Found:
     for name in _names("/sys/block"):
         backing = _text(f"/sys/block/{name}/loop/backing_file").strip()
-        if backing:
+        if STATE_PREFIX in backing and not _is_of_others(backing, owners):
             yield f"loop {name} {backing}", f"loop device {name} on {backing}"
 
 

@@ -1,7 +1,7 @@
 """An append-only record of what happened: a header, then one JSON object per line.
 
-A process that is killed while it appends leaves a last line without its newline. That line was never promised to
-anybody: the reader ignores it and the next writer removes it. Any other damage is an error, since silently skipping a
+A process that is killed while it appends leaves a last line without its newline. No `append` has returned
+for it: the reader ignores it and the next writer removes it. Any other damage is an error, since silently skipping a
 record would change the numbers that are made from the rest.
 """
 
@@ -57,7 +57,7 @@ class JournalWriter:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close and unlock the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -74,7 +74,7 @@ class JournalWriter:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CapacityError(f"{self._path} is being written by someone else") from error
+            raise CapacityError(f"{self._path} is locked by another writer") from error
         if not os.fstat(self._fd).st_nlink:  # by a writer that took it away before we had the lock
             raise CapacityError(f"{self._path} was removed meanwhile")
 
@@ -126,7 +126,7 @@ def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 def _opened(path: Path) -> BinaryIO:
     if path.suffix != ".gz":
         return path.open("rb")
-    import gzip  # few journals are packed, and most who import this read none
+    import gzip  # few journals are compressed, and most importers of this module read none
 
     return cast("BinaryIO", gzip.open(path, "rb"))
 

@@ -1,4 +1,4 @@
-"""Taking spans: a helper for those who time something, and a bounded place to keep the result."""
+"""Recording spans: a timer for a block of code, and a bounded list of spans."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SpanRecorder:
 def timed(
     on_span: SpanListener | None, phase: Phase, name: str = "", sandbox: str = ""
 ) -> AbstractContextManager[None]:
-    """A block whose duration is told to `on_span`, also when the block raises; costs one comparison when it is None."""
+    """Time a block and report it to `on_span`, also when the block raises. Costs one comparison when it is None."""
     return _UNTIMED if on_span is None else _Timed(on_span, phase, name, sandbox)
 
 

@@ -1,6 +1,6 @@
 """One persistent stream to a guest, with any number of actions multiplexed on it.
 
-The guest is hostile: a frame that breaks the rules ends the channel, and everyone who waits on it learns why.
+The guest is hostile: a frame that breaks the rules ends the channel, and every call under way raises the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dutyfree.errors import (
     SubstrateFailed,
 )
 from dutyfree.wire.exchange import Exchange
-from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, Kind, encode_frame
+from dutyfree.wire.frames import FROM_GUEST, MAX_ID, MAX_PAYLOAD_BYTES, FrameDecoder, FrameKind, encode_frame
 from dutyfree.wire.link import Link
 from dutyfree.wire.messages import (
     VERSION,
@@ -44,9 +44,9 @@ _QUOTED_CHARACTERS: Final = 200
 
 
 class Channel:
-    """Speaks first, in its constructor; actions may follow at once, without waiting for the guest's answer.
+    """Sends HELLO in its constructor; actions may follow at once, without waiting for the guest's answer.
 
-    Belongs to the event loop that was running when it was made.
+    It belongs to the event loop that was running when it was created.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Channel:
         unwrap: Callable[[bytes], bytes] | None = None,
         hello: HostHello | None = None,
     ) -> None:
-        """Take ownership of the descriptors, which may be one and the same, and greet the guest with `hello`.
+        """Take ownership of the descriptors, which may be the same one twice, and send `hello` to the guest.
 
-        `unwrap` takes off what an engine puts around the guest's bytes; it may raise GuestMisbehaved.
+        `unwrap` removes an engine's own framing around the guest's bytes; it may raise GuestMisbehaved.
         """
         self._unwrap = unwrap
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Channel:
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._drained: asyncio.Future[None] | None = None
         self.standing_still = False
-        """While the guest is kept from running, nobody gives up on it."""
+        """True while the guest is paused: its deadlines are extended."""
         self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
@@ -104,7 +104,7 @@ class Channel:
 
     @property
     def congested(self) -> bool:
-        """Whether the guest leaves so much unread that offers should wait (see `drained`)."""
+        """Whether so much is waiting to be sent that the caller should wait (see `drained`)."""
         return self._link.congested
 
     async def handshake(self) -> GuestHello:
@@ -117,7 +117,7 @@ class Channel:
         return self._greeting
 
     async def drained(self) -> None:
-        """Return once the channel is not congested. Raises what ended the channel, if that came first."""
+        """Return once the channel is not congested. Raises the error that ended the channel, if that happens first."""
         while self._link.congested and self._error is None:
             if self._drained is None:
                 self._drained = self._loop.create_future()
@@ -125,7 +125,7 @@ class Channel:
         self.check()
 
     def check(self) -> None:
-        """Raise what ended the channel, if it has ended."""
+        """Raise the error that ended the channel, if it has ended."""
         if self._error is not None:
             raise self._copy_of_error()
 
@@ -145,7 +145,7 @@ class Channel:
         self._last_id = action_id
         exchange.id, exchange.channel = action_id, self
         self._exchanges[action_id] = exchange
-        self._link.write(encode_frame(Kind.RUN, action_id, payload))
+        self._link.write(encode_frame(FrameKind.RUN, action_id, payload))
 
     def send(self, message: HostMessage) -> None:
         """Send anything but a RUN; a dead channel drops it."""
@@ -153,28 +153,28 @@ class Channel:
 
     @property
     def untaken_bytes(self) -> int:
-        """What was sent and not yet taken from the stream, in the kernel's blocks."""
+        """Bytes that were sent and that the guest has not read, as the kernel counts them (whole blocks)."""
         return self._link.untaken_bytes
 
     def pause(self) -> None:
-        """Leave the stream alone, in both directions, until `resume`; what is sent meanwhile waits. Idempotent."""
+        """Neither read nor write until `resume`; messages sent meanwhile wait. Idempotent."""
         self._link.pause()
 
     def resume(self) -> None:
-        """Go on. Idempotent, also on a channel that has ended."""
+        """Read and write again. Idempotent, also on a channel that has ended."""
         self._link.resume()
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once when the channel ends, whatever the reason."""
+        """Call `listener` once when the channel ends, for any reason."""
         self._death_listeners.append(listener)
 
     def close(self) -> None:
-        """Tell the guest to kill everything and exit, and hang up. What is under way raises SubstrateFailed."""
+        """Send QUIT, so that the guest kills everything and exits, and close. Calls under way raise SubstrateFailed."""
         self.send(Quit())
         self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
 
     def fail(self, error: DutyfreeError) -> None:
-        """End the channel: nothing more is sent or believed, and everyone who waits gets the error. Idempotent."""
+        """End the channel: nothing more is sent or read, and every call under way raises the error. Idempotent."""
         if self._error is not None:
             return
         self._error = error
@@ -196,7 +196,7 @@ class Channel:
         return type(self._error)(self._error.message, hint=self._error.hint)
 
     def _no_greeting(self, waited_s: float) -> None:
-        self.fail(DeadlineExceeded(f"the guest did not greet within {waited_s:g} s"))
+        self.fail(DeadlineExceeded(f"the guest sent no HELLO within {waited_s:g} s"))
 
     def _link_ended(self, reason: str) -> None:
         self.fail(LinkFailed(reason))
@@ -224,11 +224,11 @@ class Channel:
             self._greet(message)
         elif isinstance(message, Fault):
             text = message.text.decode("utf-8", "replace")[:_QUOTED_CHARACTERS]
-            self.fail(SubstrateFailed(f"the guest gave up: {text!r}"))
+            self.fail(SubstrateFailed(f"the guest reported a fault: {text!r}"))
         elif isinstance(message, Pong):
-            raise GuestMisbehaved("a PONG that nobody asked for")
+            raise GuestMisbehaved("a PONG without a PING")
         elif self._greeting is None:
-            raise GuestMisbehaved("the guest spoke before its greeting")
+            raise GuestMisbehaved("the guest sent a frame before its HELLO")
         else:
             self._take_for_action(message)
 
@@ -252,11 +252,11 @@ class Channel:
             exchange.up = True
             exchange.wake()
         else:
-            raise GuestMisbehaved(f"action {message.id} was said to have started, which nobody asked")
+            raise GuestMisbehaved(f"action {message.id} sent a STARTED that was not expected")
 
     def _greet(self, greeting: GuestHello) -> None:
         if self._greeting is not None:
-            raise GuestMisbehaved("the guest greeted twice")
+            raise GuestMisbehaved("the guest sent HELLO twice")
         if not 1 <= greeting.version <= VERSION:
             raise GuestMisbehaved(f"the guest answered with protocol version {greeting.version}")
         self._greeting = greeting

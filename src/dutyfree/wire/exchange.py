@@ -1,4 +1,4 @@
-"""The host's side of one action on a channel: what the channel tells it, and the bounds that the guest must keep."""
+"""The host's side of one action on a channel: callbacks for its frames, and the limits that the guest must keep."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOTHING: Final = memoryview(b"")
 class Exchange(ABC):
     """From RUN to EXIT or REFUSED. The channel sets `id` and `channel` when it sends the RUN.
 
-    The channel calls `output`, `wake`, `ended` and `failed`; exactly one of the last two comes, once, and nothing after
-    it. None of them may raise anything but GuestMisbehaved.
+    The channel calls `output`, `wake`, `ended` and `failed`; it calls exactly one of the last two, once, and
+    nothing after it. They may raise GuestMisbehaved and nothing else.
     """
 
     id: int = 0
@@ -31,7 +31,7 @@ class Exchange(ABC):
 
     def __init__(self, output_credit_bytes: int) -> None:
         self.output_credit_bytes = output_credit_bytes
-        """How much the guest may still send; the channel takes from it and holds the guest to it."""
+        """How much output the guest may still send. The channel counts it down, and ends a guest that sends more."""
         self._input_credit_bytes = INPUT_WINDOW_BYTES
         self._input = _NOTHING
         self._input_ends = False
@@ -46,11 +46,11 @@ class Exchange(ABC):
 
     @abstractmethod
     def failed(self, error: DutyfreeError) -> None:
-        """The channel died first."""
+        """The channel ended before the action."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Something has changed: the action is `up`, or the input that was offered is on its way."""
+        """Called after a change: the action is `up`, or all of the offered input was sent."""
 
     def grant(self, size_bytes: int) -> None:
         """Let the guest send that much more output."""
@@ -71,9 +71,9 @@ class Exchange(ABC):
         return bool(self._input)
 
     def offer_input(self, data: bytes, *, last: bool = False) -> None:
-        """Send `data`, and with `last` the end of the input, as far as the guest has room, and the rest later.
+        """Send `data`, and with `last` the end of the input: now as far as the guest has room, the rest later.
 
-        Only one offer at a time: `wake` tells when the next one may come.
+        Only one offer at a time: the channel calls `wake` when the next one may follow.
         """
         self._input = memoryview(data)
         self._input_ends = last
@@ -84,14 +84,14 @@ class Exchange(ABC):
         self._input, self._input_ends = _NOTHING, False
 
     def input_room(self, size_bytes: int) -> None:
-        """The guest takes that much more input. Raises GuestMisbehaved for more than it can have taken."""
+        """The guest gives credit for more input. Raises GuestMisbehaved if that is more than it has received."""
         self._input_credit_bytes += size_bytes
         if self._input_credit_bytes > INPUT_WINDOW_BYTES:
             raise GuestMisbehaved(f"action {self.id} gave credit for input that it was not sent")
         self.pump()
 
     def pump(self) -> None:
-        """Send what can be sent of the offered input."""
+        """Send as much of the offered input as the credit allows."""
         if not self._input and not self._input_ends:
             return
         while self._input and self._input_credit_bytes and not self.channel.congested:

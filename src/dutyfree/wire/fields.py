@@ -28,7 +28,7 @@ def encode_text(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         at = error.start
-    # Neither the text nor an error that carries it: it may be an entry of an environment, with a secret.
+    # The message shows neither the text nor the original error: the text may be an environment entry with a secret.
     raise InvalidRequest(f"character {at} of a text cannot be represented as bytes: it is a lone surrogate")
 
 
@@ -38,9 +38,9 @@ def decode_text(data: bytes) -> str:
 
 
 class Fields:
-    """A parsed payload. Unknown tags are kept and never asked for.
+    """A parsed payload. Unknown tags are ignored.
 
-    Every method, and the constructor, raises GuestMisbehaved for what a keeper of the protocol would not have sent.
+    Every method, and the constructor, raises GuestMisbehaved for a payload that the protocol does not allow.
     """
 
     __slots__ = ("_last", "_payload")
@@ -54,7 +54,7 @@ class Fields:
         return tag in self._last
 
     def number(self, tag: int, default: int | None = None) -> int:
-        """The integer in a field; `default` where it is absent, and without a default it must be there."""
+        """The integer in a field, or `default` where it is absent. Without a default, the field is required."""
         data = self._last.get(tag)
         if data is None:
             if default is None:
@@ -65,7 +65,7 @@ class Fields:
         return int.from_bytes(data, "little")
 
     def blob(self, tag: int, default: bytes | None = None) -> bytes:
-        """The raw bytes of a field; `default` where it is absent, and without a default it must be there."""
+        """The raw bytes of a field, or `default` where it is absent. Without a default, the field is required."""
         data = self._last.get(tag, default)
         if data is None:
             raise GuestMisbehaved(f"field {tag} is missing")

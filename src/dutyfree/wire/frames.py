@@ -22,8 +22,8 @@ MAX_ID: Final = 0xFFFF_FFFF
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
-class Kind(IntEnum):
-    """What a frame is about. Below 64 the host speaks, above it the guest."""
+class FrameKind(IntEnum):
+    """The type of a frame. The host sends those below 64, the guest those above."""
 
     HOST_HELLO = 1
     RUN = 2
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame whose header kept the rules; the payload is still unread."""
+    """One frame with a valid header; the payload is not parsed yet."""
 
     kind: int
     stream: int
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What the header of a kind may say."""
+    """The allowed header values of one kind of frame."""
 
     of_action: bool
     least_bytes: int = 0
@@ -63,31 +63,31 @@ class Rule(NamedTuple):
 
 
 FROM_HOST: Final[Mapping[int, Rule]] = {
-    Kind.HOST_HELLO: Rule(of_action=False),
-    Kind.RUN: Rule(of_action=True),
-    Kind.INPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDIN,)),
-    Kind.INPUT_END: Rule(of_action=True, most_bytes=0),
-    Kind.OUTPUT_CREDIT: Rule(of_action=True),
-    Kind.SIGNAL: Rule(of_action=True),
-    Kind.RESIZE: Rule(of_action=True),
-    Kind.PING: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
-    Kind.QUIT: Rule(of_action=False, most_bytes=0),
+    FrameKind.HOST_HELLO: Rule(of_action=False),
+    FrameKind.RUN: Rule(of_action=True),
+    FrameKind.INPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDIN,)),
+    FrameKind.INPUT_END: Rule(of_action=True, most_bytes=0),
+    FrameKind.OUTPUT_CREDIT: Rule(of_action=True),
+    FrameKind.SIGNAL: Rule(of_action=True),
+    FrameKind.RESIZE: Rule(of_action=True),
+    FrameKind.PING: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
+    FrameKind.QUIT: Rule(of_action=False, most_bytes=0),
 }
 
 FROM_GUEST: Final[Mapping[int, Rule]] = {
-    Kind.GUEST_HELLO: Rule(of_action=False),
-    Kind.STARTED: Rule(of_action=True, most_bytes=0),
-    Kind.OUTPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDOUT, STDERR)),
-    Kind.INPUT_CREDIT: Rule(of_action=True),
-    Kind.EXIT: Rule(of_action=True),
-    Kind.REFUSED: Rule(of_action=True),
-    Kind.PONG: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
-    Kind.FAULT: Rule(of_action=False),
+    FrameKind.GUEST_HELLO: Rule(of_action=False),
+    FrameKind.STARTED: Rule(of_action=True, most_bytes=0),
+    FrameKind.OUTPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDOUT, STDERR)),
+    FrameKind.INPUT_CREDIT: Rule(of_action=True),
+    FrameKind.EXIT: Rule(of_action=True),
+    FrameKind.REFUSED: Rule(of_action=True),
+    FrameKind.PONG: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
+    FrameKind.FAULT: Rule(of_action=False),
 }
 
 
 def encode_frame(kind: int, action_id: int, payload: bytes = b"", stream: int = 0) -> bytes:
-    """The bytes of one frame; the caller keeps the rules of its kind."""
+    """The bytes of one frame. The caller makes sure that it keeps the rules of its kind."""
     return HEADER.pack(len(payload), kind, stream, 0, action_id) + payload
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from dutyfree import fork_safety
 
 READ_BYTES: Final = 96 * 1024
-"""Room for the largest data frame, yet below the size from which each allocation is a mapping of its own (10 us)."""
+"""Enough for the largest OUTPUT frame, and below the size from which each allocation needs an mmap (10 us)."""
 FLUSH_BYTES: Final = 256 * 1024
 CONGESTED_BYTES: Final = 1024 * 1024
 
@@ -48,11 +48,11 @@ class Link:
 
     @property
     def congested(self) -> bool:
-        """Whether the other side has left so much unread that nothing more should be offered until `on_drained`."""
+        """Whether so much is waiting to be sent that the caller should send no more until `on_drained`."""
         return len(self._backlog) > CONGESTED_BYTES
 
     def write(self, data: bytes) -> None:
-        """Send `data`, now or when the other side has room. What a closed link is given is dropped."""
+        """Send `data`, now or when the other side has room. A closed link drops it."""
         if not self._open or not self._writable:
             return
         if self._backlog or self._paused:
@@ -65,13 +65,13 @@ class Link:
 
     @property
     def untaken_bytes(self) -> int:
-        """What was written and not read by the other side, as the kernel counts it: whole blocks. 0 once closed."""
+        """Bytes that the other side has not read, as the kernel counts them (whole blocks); 0 once closed."""
         if not self._open:
             return 0
         return int(struct.unpack("i", fcntl.ioctl(self._write_fd, termios.TIOCOUTQ, bytes(4)))[0])
 
     def pause(self) -> None:
-        """Read and write nothing until `resume`; what is to be written waits. Idempotent."""
+        """Neither read nor write until `resume`; data to be written waits. Idempotent."""
         if not self._open or self._paused:
             return
         self._paused = True
@@ -79,7 +79,7 @@ class Link:
         self._loop.remove_writer(self._write_fd)
 
     def resume(self) -> None:
-        """Go on. Idempotent."""
+        """Read and write again. Idempotent."""
         if not self._open or not self._paused:
             return
         self._paused = False
@@ -87,10 +87,10 @@ class Link:
         if self._backlog:
             self._loop.add_writer(self._write_fd, self._flush)
         if not self._writable:
-            self._loop.call_soon(self._read_last_words)
+            self._loop.call_soon(self._read_rest)
 
     def close(self) -> None:
-        """Let go of the descriptors; nothing is called after this. Idempotent."""
+        """Close the descriptors; no callback is called after this. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -122,18 +122,18 @@ class Link:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # What the guest said before it went away is still to be read, and says more than this error.
+            # The guest may have sent a FAULT before it exited: that is still to be read, and says more than this error.
             self._writable = False
-            self._loop.call_soon(self._read_last_words)
+            self._loop.call_soon(self._read_rest)
             return 0
 
-    def _read_last_words(self) -> None:
+    def _read_rest(self) -> None:
         self._read()
         if self._open and not self._paused:
             self._on_end("the guest no longer reads")
 
     def _flush(self) -> None:
-        if self._paused:  # since the loop saw that there is room
+        if self._paused:  # after the loop has scheduled this call
             return
         with memoryview(self._backlog) as waiting:
             sent = self._send(waiting[:FLUSH_BYTES])

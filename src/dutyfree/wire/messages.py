@@ -1,6 +1,6 @@
 """Every message of the wire protocol as a frozen value that encodes itself and is decoded from a frame.
 
-Decoding raises GuestMisbehaved for whatever the protocol does not allow.
+Decoding raises GuestMisbehaved for everything that the protocol does not allow.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final
 
 from dutyfree.errors import GuestMisbehaved
 from dutyfree.wire.fields import Fields, bytes_field, number_field
-from dutyfree.wire.frames import Frame, Kind, encode_frame
+from dutyfree.wire.frames import Frame, FrameKind, encode_frame
 
 VERSION: Final = 1
 MAX_EXIT_CODE: Final = 255
 MAX_SIGNAL: Final = 64
 INPUT_WINDOW_BYTES: Final = 64 * 1024
-"""How much stdin may be on its way to an action; a guest that keeps the protocol never gives more credit than that."""
+"""How much stdin may be unread by an action; a guest never gives more credit than that."""
 MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
 
 
 class Mode(IntEnum):
-    """What a RUN asks for."""
+    """What a RUN starts."""
 
     ARGV = 0
     SHELL = 1
@@ -42,7 +42,7 @@ class RunFlag(IntEnum):
 
 
 class ExitFlag(IntEnum):
-    """What happened on the way to an EXIT: bits."""
+    """Bits of an EXIT: what happened during the action."""
 
     TIMED_OUT = 1
     TRUNCATED = 2
@@ -64,7 +64,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostHello:
-    """The identity is for a guest that has a machine to itself; others pay no heed to it."""
+    """The fields after `version` are for a guest that runs a whole machine; other guests ignore them."""
 
     version: int
     hostname: bytes = b""
@@ -77,11 +77,11 @@ class HostHello:
 
     def encode(self) -> bytes:
         fields = [number_field(1, self.version)]
-        told = ((2, self.hostname), (3, self.machine_id), (4, self.seed))
-        fields += [bytes_field(tag, data) for tag, data in told if data]
+        identity = ((2, self.hostname), (3, self.machine_id), (4, self.seed))
+        fields += [bytes_field(tag, data) for tag, data in identity if data]
         if self.clock_ns:
             fields.append(number_field(5, self.clock_ns))
-        return encode_frame(Kind.HOST_HELLO, 0, b"".join(fields))
+        return encode_frame(FrameKind.HOST_HELLO, 0, b"".join(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Run:
     session: int = 0
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.RUN, self.id, self.payload())
+        return encode_frame(FrameKind.RUN, self.id, self.payload())
 
     def payload(self) -> bytes:
         """The request apart from its id, which the channel chooses."""
@@ -131,7 +131,7 @@ class Input:
     data: bytes
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.INPUT, self.id, self.data)
+        return encode_frame(FrameKind.INPUT, self.id, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class InputEnd:
     id: int
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.INPUT_END, self.id)
+        return encode_frame(FrameKind.INPUT_END, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class OutputCredit:
     size_bytes: int
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.OUTPUT_CREDIT, self.id, number_field(1, self.size_bytes))
+        return encode_frame(FrameKind.OUTPUT_CREDIT, self.id, number_field(1, self.size_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Signal:
     tree: bool = False
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.SIGNAL, self.id, number_field(1, self.signal) + number_field(2, int(self.tree)))
+        return encode_frame(FrameKind.SIGNAL, self.id, number_field(1, self.signal) + number_field(2, int(self.tree)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Resize:
     cols: int
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.RESIZE, self.id, number_field(1, self.rows) + number_field(2, self.cols))
+        return encode_frame(FrameKind.RESIZE, self.id, number_field(1, self.rows) + number_field(2, self.cols))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +176,13 @@ class Ping:
     data: bytes
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.PING, 0, self.data)
+        return encode_frame(FrameKind.PING, 0, self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
     def encode(self) -> bytes:
-        return encode_frame(Kind.QUIT, 0)
+        return encode_frame(FrameKind.QUIT, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class GuestHello:
 
     def encode(self) -> bytes:
         fields = number_field(1, self.version) + number_field(2, self.pid) + number_field(3, self.features)
-        return encode_frame(Kind.GUEST_HELLO, 0, fields)
+        return encode_frame(FrameKind.GUEST_HELLO, 0, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Started:
     id: int
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.STARTED, self.id)
+        return encode_frame(FrameKind.STARTED, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Output:
     data: bytes
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.OUTPUT, self.id, self.data, self.stream)
+        return encode_frame(FrameKind.OUTPUT, self.id, self.data, self.stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class InputCredit:
     size_bytes: int
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.INPUT_CREDIT, self.id, number_field(1, self.size_bytes))
+        return encode_frame(FrameKind.INPUT_CREDIT, self.id, number_field(1, self.size_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Exit:
         numbers = [self.exit_code, self.signal, self.execute_ns, self.cpu_us]
         numbers += [self.peak_rss_bytes, self.flags, self.stdout_bytes, self.stderr_bytes]
         fields = (number_field(tag, number) for tag, number in enumerate(numbers, 1) if number is not None)
-        return encode_frame(Kind.EXIT, self.id, b"".join(fields))
+        return encode_frame(FrameKind.EXIT, self.id, b"".join(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Refused:
 
     def encode(self) -> bytes:
         fields = number_field(1, self.errno) + bytes_field(2, self.text) + number_field(3, self.reason)
-        return encode_frame(Kind.REFUSED, self.id, fields)
+        return encode_frame(FrameKind.REFUSED, self.id, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Pong:
     data: bytes
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.PONG, 0, self.data)
+        return encode_frame(FrameKind.PONG, 0, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Fault:
     text: bytes
 
     def encode(self) -> bytes:
-        return encode_frame(Kind.FAULT, 0, bytes_field(1, self.text))
+        return encode_frame(FrameKind.FAULT, 0, bytes_field(1, self.text))
 
 
 HostMessage = HostHello | Run | Input | InputEnd | OutputCredit | Signal | Resize | Ping | Quit
@@ -303,7 +303,7 @@ def _run(frame: Frame) -> Run:
 def _credit_bytes(frame: Frame, most_bytes: int) -> int:
     size_bytes = Fields(frame.payload).number(1)
     if not 1 <= size_bytes <= most_bytes:
-        raise GuestMisbehaved(f"a CREDIT of {size_bytes} bytes")
+        raise GuestMisbehaved(f"an {FrameKind(frame.kind).name} of {size_bytes} bytes")
     return size_bytes
 
 
@@ -323,7 +323,7 @@ def _guest_hello(frame: Frame) -> GuestHello:
 
 
 def _exit(frame: Frame) -> Exit:
-    if len(frame.payload) == _USUAL_EXIT.size:  # every action ends with one, so the usual form is taken in one step
+    if len(frame.payload) == _USUAL_EXIT.size:  # every action ends with one, so the usual form has a fast path
         tags, numbers = (values := _USUAL_EXIT.unpack(frame.payload))[::3], values[2::3]
         if tags == _USUAL_EXIT_TAGS and values[1::3] == _USUAL_EXIT_SIZES and numbers[0] <= MAX_EXIT_CODE:
             return Exit(frame.id, numbers[0], None, *numbers[1:])
@@ -349,34 +349,34 @@ def _refused(frame: Frame) -> Refused:
 
 
 _HOST_DECODERS: Final[Mapping[int, Callable[[Frame], HostMessage]]] = {
-    Kind.HOST_HELLO: _host_hello,
-    Kind.RUN: _run,
-    Kind.INPUT: lambda frame: Input(frame.id, frame.payload),
-    Kind.INPUT_END: lambda frame: InputEnd(frame.id),
-    Kind.OUTPUT_CREDIT: lambda frame: OutputCredit(frame.id, _credit_bytes(frame, MAX_OUTPUT_CREDIT_BYTES)),
-    Kind.SIGNAL: _signal,
-    Kind.RESIZE: _resize,
-    Kind.PING: lambda frame: Ping(frame.payload),
-    Kind.QUIT: lambda frame: Quit(),
+    FrameKind.HOST_HELLO: _host_hello,
+    FrameKind.RUN: _run,
+    FrameKind.INPUT: lambda frame: Input(frame.id, frame.payload),
+    FrameKind.INPUT_END: lambda frame: InputEnd(frame.id),
+    FrameKind.OUTPUT_CREDIT: lambda frame: OutputCredit(frame.id, _credit_bytes(frame, MAX_OUTPUT_CREDIT_BYTES)),
+    FrameKind.SIGNAL: _signal,
+    FrameKind.RESIZE: _resize,
+    FrameKind.PING: lambda frame: Ping(frame.payload),
+    FrameKind.QUIT: lambda frame: Quit(),
 }
 
 _GUEST_DECODERS: Final[Mapping[int, Callable[[Frame], GuestMessage]]] = {
-    Kind.GUEST_HELLO: _guest_hello,
-    Kind.STARTED: lambda frame: Started(frame.id),
-    Kind.OUTPUT: lambda frame: Output(frame.id, frame.stream, frame.payload),
-    Kind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, _credit_bytes(frame, INPUT_WINDOW_BYTES)),
-    Kind.EXIT: _exit,
-    Kind.REFUSED: _refused,
-    Kind.PONG: lambda frame: Pong(frame.payload),
-    Kind.FAULT: lambda frame: Fault(Fields(frame.payload).blob(1, b"")),
+    FrameKind.GUEST_HELLO: _guest_hello,
+    FrameKind.STARTED: lambda frame: Started(frame.id),
+    FrameKind.OUTPUT: lambda frame: Output(frame.id, frame.stream, frame.payload),
+    FrameKind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, _credit_bytes(frame, INPUT_WINDOW_BYTES)),
+    FrameKind.EXIT: _exit,
+    FrameKind.REFUSED: _refused,
+    FrameKind.PONG: lambda frame: Pong(frame.payload),
+    FrameKind.FAULT: lambda frame: Fault(Fields(frame.payload).blob(1, b"")),
 }
 
 
 def decode_host(frame: Frame) -> HostMessage:
-    """What the host said in a frame that passed FROM_HOST."""
+    """The host's message in a frame that passed FROM_HOST."""
     return _HOST_DECODERS[frame.kind](frame)
 
 
 def decode_guest(frame: Frame) -> GuestMessage:
-    """What the guest said in a frame that passed FROM_GUEST."""
+    """The guest's message in a frame that passed FROM_GUEST."""
     return _GUEST_DECODERS[frame.kind](frame)

@@ -16,7 +16,7 @@ _MAX_NAME_BYTES: Final = 4096
 
 
 def decode_records(data: bytes) -> list[FileInfo]:
-    """Every entry of an applet's output. Raises GuestMisbehaved for what is not a sequence of whole records."""
+    """Every entry of an applet's output. Raises GuestMisbehaved for anything but whole records."""
     entries = []
     at, size = 0, len(data)
     while at < size:

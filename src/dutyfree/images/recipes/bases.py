@@ -19,7 +19,7 @@ from dutyfree.images.oci.resolving import manifest_digest
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.recipes import digests, inputs
 from dutyfree.images.recipes.debian import DebianRoot
-from dutyfree.images.recipes.progress import Kind, Teller
+from dutyfree.images.recipes.progress import EventKind, Teller
 from dutyfree.images.store import Store
 from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
@@ -140,7 +140,7 @@ def _debian(root: DebianRoot) -> Base:
     async def obtain(store: Store, told: Teller) -> Image:
         async with exit_in_thread(store.staging()) as directory:
             tar = directory / "root.tar"
-            await root.make(tar, on_output=lambda piece: told(Kind.LOG, piece.decode("utf-8", "replace")))
+            await root.make(tar, on_output=lambda piece: told(EventKind.LOG, piece.decode("utf-8", "replace")))
             return await in_thread_with_progress(lambda on_bytes: import_tar(store, tar, on_bytes=on_bytes), told.bytes)
 
     identity = {

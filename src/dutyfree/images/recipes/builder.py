@@ -13,7 +13,7 @@ from typing import Final
 from dutyfree.contract import Substrate
 from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.images.recipes import bases, digests, inputs, progress
-from dutyfree.images.recipes.progress import Kind, Progress, Teller
+from dutyfree.images.recipes.progress import EventKind, Progress, Teller
 from dutyfree.images.recipes.stage import StageWork
 from dutyfree.images.store import FileLock, Store
 from dutyfree.model import Image
@@ -110,7 +110,7 @@ class _Building:
         for number, step in enumerate(steps):
             told = Teller(self._on_progress, step.name, number, len(steps) - 1)
             if number < skipped:
-                told(Kind.CACHED)
+                told(EventKind.CACHED)
                 outcomes.append(BuiltStage(step.name, step.digest, cached=True, seconds=0.0))
             else:
                 image, outcome = await self._step(step, image, told)
@@ -123,7 +123,7 @@ class _Building:
 
         async def obtain(_: Image | None) -> Image:
             told = Teller(self._on_progress, "base", 0, len(recipe.stages))
-            told(Kind.LINE, f"getting {recipe.base}")
+            told(EventKind.LINE, f"getting {recipe.base}")
             return await base.obtain(self._store, told)
 
         steps = [_Step("base", base.digest, recipe.base, obtain)]
@@ -171,7 +171,7 @@ class _Building:
             finally:
                 lock.release(remove=True)
         assert image is not None
-        told(Kind.CACHED)
+        told(EventKind.CACHED)
         return image, BuiltStage(step.name, step.digest, cached=True, seconds=time.monotonic() - start_s)
 
     async def _lock_or_image(self, step: _Step, told: Teller) -> tuple[FileLock | None, Image | None]:
@@ -182,7 +182,7 @@ class _Building:
             if lock is not None:
                 return lock, None
             if pause_s == _FIRST_PAUSE_S:
-                told(Kind.WAITING)
+                told(EventKind.WAITING)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             image = await self._cached(step.digest)
@@ -192,10 +192,10 @@ class _Building:
                 raise CapacityError(f"another builder was at stage {step.name!r} for {MAX_WAIT_S:.0f} s")
 
     async def _make(self, step: _Step, parent: Image | None, told: Teller, start_s: float) -> tuple[Image, BuiltStage]:
-        told(Kind.STARTED)
+        told(EventKind.STARTED)
         image = await step.build(parent)
         await self._hold(image)
         await in_thread(self._store.remember, step.digest, image, title=step.title)
         seconds = time.monotonic() - start_s
-        told(Kind.DONE, seconds=seconds)
+        told(EventKind.DONE, seconds=seconds)
         return image, BuiltStage(step.name, step.digest, cached=False, seconds=seconds)

@@ -10,7 +10,7 @@ from typing import Final
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import BuildFailed
-from dutyfree.images.recipes.progress import Kind, Teller
+from dutyfree.images.recipes.progress import EventKind, Teller
 from dutyfree.model import Action, Chunk, Network, Observation
 from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.limits import GIB
@@ -35,7 +35,7 @@ class Lines:
         """Run them one after the other; `env` is added to the sandbox's own. Raises BuildFailed, and as `run` does."""
         end_s = time.monotonic() + self._stage.timeout_s
         for number, line in enumerate(self._stage.run, start=1):
-            self._told(Kind.LINE, line)
+            self._told(EventKind.LINE, line)
             left_s = end_s - time.monotonic()
             seen = await self._run_line(sandbox, line, cwd, env or {}, left_s) if left_s > 0 else None
             if seen is None or not seen.ok:
@@ -91,7 +91,7 @@ class _Log:
         self._kept = (self._kept + chunk.data)[-LOG_TAIL_BYTES:]
         text = self._decoders[chunk.stream].decode(chunk.data)
         if text:
-            self._told(Kind.LOG, text)
+            self._told(EventKind.LOG, text)
 
     @property
     def tail(self) -> str:

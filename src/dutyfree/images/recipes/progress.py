@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What has happened."""
 
     STARTED = "started"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class Event:
     """One thing that happened at one stage."""
 
-    kind: Kind
+    kind: EventKind
     stage: str
     text: str = ""
     done: int | None = None
@@ -57,9 +57,9 @@ class Teller:
         self._number = number
         self._last = last
 
-    def __call__(self, kind: Kind, text: str = "", seconds: float | None = None) -> None:
+    def __call__(self, kind: EventKind, text: str = "", seconds: float | None = None) -> None:
         self._on_progress(Event(kind, self._stage, text, self._number, self._last, seconds))
 
     def bytes(self, done: int, total: int | None = None) -> None:
         """So many bytes are dealt with."""
-        self._on_progress(Event(Kind.BYTES, self._stage, "", done, total))
+        self._on_progress(Event(EventKind.BYTES, self._stage, "", done, total))

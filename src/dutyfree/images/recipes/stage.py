@@ -9,7 +9,7 @@ from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import FileFailed, InvalidRequest, Unsupported
 from dutyfree.images.recipes import inputs
 from dutyfree.images.recipes.lines import Lines
-from dutyfree.images.recipes.progress import Kind, Teller
+from dutyfree.images.recipes.progress import EventKind, Teller
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, SandboxSpec, Upper
 from dutyfree.model.limits import Resources
@@ -52,20 +52,20 @@ class StageWork:
                 await self._lines.run(sandbox, image.cwd)
             except FileFailed as error:
                 raise self._lines.failure(error.message) from error
-            self._told(Kind.LINE, "saving")
+            self._told(EventKind.LINE, "saving")
             async with await sandbox.snapshot() as snapshot:
                 return replace(await snapshot.save(), env=image.env, cwd=image.cwd)
 
     async def _put_inputs(self, sandbox: Sandbox) -> None:
         stage = self._stage
         for given, before in zip(stage.files, self._fingerprints, strict=True):
-            self._told(Kind.LINE, f"copying {given.source} to {given.target}")
+            self._told(EventKind.LINE, f"copying {given.source} to {given.target}")
             await sandbox.files.upload(await in_thread(Path(given.source).resolve), given.target)
             if await in_thread(inputs.fingerprint, Path(given.source)) != before:
                 hint = "build again when it is at rest"
                 raise InvalidRequest(f"{given.source!r} has changed while it was read", hint=hint)
         for wanted in stage.git:
-            self._told(Kind.LINE, f"fetching commit {wanted.commit} to {wanted.target}")
+            self._told(EventKind.LINE, f"fetching commit {wanted.commit} to {wanted.target}")
             async with exit_in_thread(self._store.staging()) as directory:
                 tree = await inputs.checkout(wanted, directory)
                 await sandbox.files.upload(tree, wanted.target)

@@ -235,7 +235,7 @@ class Attempt:
         try:
             with self._watch.phase(Phase.DESTROY, told=(Phase.DESTROY,)):
                 await sandbox.destroy()  # ends in bounded time: it is guarded
-            if getattr(sandbox, "inner", sandbox).alive:
+            if sandbox.inner.alive:
                 raise SubstrateFailed(f"sandbox {sandbox.id} is alive after its destruction")
         except Exception as error:
             self.fail(TrialOutcome.INFRA_FAILED, Phase.DESTROY, described(error))

@@ -29,7 +29,8 @@ from dutyfree.wire.channel import Channel
 if TYPE_CHECKING:
     from dutyfree.substrates.cell.substrate import CellSubstrate
 
-DESTROY_TIMEOUT_S = 30.0
+REPLACED_CELL_S = 30.0
+"""How long a reset or a snapshot waits for the end of a cell. A destruction has no deadline here: the guard sets it."""
 MAX_FORKS = 4096
 FORKS_AT_ONCE = 8
 MAX_LIVE_LAYERS = 8
@@ -74,22 +75,21 @@ class Cell:
 
     async def die(self) -> None:
         """Wait until no process of the cell runs any more, after `kill`. Raises SubstrateFailed."""
-        await self._wait(self.handle.dead)
+        await self._wait_for(self.handle.dead, REPLACED_CELL_S)
 
-    async def end(self) -> None:
+    async def end(self, within_s: float | None = REPLACED_CELL_S) -> None:
         """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
         self.kill()
-        await self._wait(self.handle.gone)
+        await self._wait_for(self.handle.gone, within_s)
 
-    async def _wait(self, event: asyncio.Future[Any]) -> None:
+    async def _wait_for(self, event: asyncio.Future[Any], within_s: float | None) -> None:
         if event.done():
             return
         try:
-            async with asyncio.timeout(DESTROY_TIMEOUT_S):
+            async with asyncio.timeout(within_s):
                 await asyncio.shield(event)
         except TimeoutError:
-            message = f"cell {self.handle.number} could not be ended within {DESTROY_TIMEOUT_S:.0f} s"
-            raise SubstrateFailed(message) from None
+            raise SubstrateFailed(f"cell {self.handle.number} did not end within {within_s:g} s") from None
 
 
 class CellSandbox(ReplaceableSandbox):
@@ -130,7 +130,7 @@ class CellSandbox(ReplaceableSandbox):
         The old cell is killed only after the new one runs: making a cell takes a third longer while another one dies.
         Both may run at once, because cells in different namespaces do not interact.
         """
-        await self._end_old_cells()  # so that a sandbox never has more than two cells
+        await self._end_old_cells(REPLACED_CELL_S)  # so that a sandbox never has more than two cells
         leaving, old = self._runner.channel, self._cell
         channel, theirs = self._substrate.stream()
         cell = await self._substrate.spawn(self._spec, self._origin, channel, theirs)
@@ -152,10 +152,10 @@ class CellSandbox(ReplaceableSandbox):
         if self._spec.network is not Network.NONE:
             await old.die()  # it uses ports of the host's network, which the new cell may need
 
-    async def _end_old_cells(self) -> None:
+    async def _end_old_cells(self, within_s: float | None) -> None:
         """Wait until nothing is left of the former cells."""
         for cell in self._old_cells:
-            await cell.end()
+            await cell.end(within_s)
         self._old_cells.clear()
 
     def _release_chain_of(self, cell: Cell) -> None:
@@ -260,8 +260,7 @@ class CellSandbox(ReplaceableSandbox):
             await self._continue_over([*below, written], channel, theirs)
         except BaseException as error:
             theirs.close()
-            channel.fail(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was interrupted"))
-            await self._destroy_after(error)
+            self._end_calls(error if isinstance(error, InfraFailed) else SubstrateFailed("a snapshot was interrupted"))
             raise
         finally:
             leaving.close()
@@ -289,8 +288,8 @@ class CellSandbox(ReplaceableSandbox):
 
     async def _end(self) -> None:
         self._ended = True
-        await self._cell.end()
-        await self._end_old_cells()
+        await self._cell.end(within_s=None)
+        await self._end_old_cells(within_s=None)
         self._substrate.forget(self)
         self._release_chain_of(self._cell)
         self._substrate.chains.release(self._origin)

@@ -56,7 +56,7 @@ class CellSubstrate(Substrate):
         """
         self._one_file_system = one_file_system
         self._masks = tuple(str(path) for path in masks)
-        self.store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
+        self._store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._numbers = itertools.count(1)
         self._alive: set[CellSandbox] = set()
         self._spawner: Spawner | None = None
@@ -145,6 +145,10 @@ class CellSubstrate(Substrate):
             on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
             on_span(Span(Phase.READY, cell.spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
         return sandbox
+
+    @property
+    def store(self) -> Store:
+        return self._store
 
     def named_image(self, name: str) -> Image:
         return self.store.find(name).image

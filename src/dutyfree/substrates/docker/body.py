@@ -17,7 +17,7 @@ from dutyfree.substrates.docker.demultiplexer import Demultiplexer
 from dutyfree.substrates.docker.images import EngineImage
 from dutyfree.substrates.docker.snapshot import DockerSnapshot
 from dutyfree.substrates.engine import Body, Marks
-from dutyfree.substrates.engine.turnstile import Turnstile
+from dutyfree.substrates.engine.shared_lock import SharedLock
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DockerBody(Body):
         self._substrate = substrate
         self._engine = engine
         self._image = image
-        self._turnstile = Turnstile()
+        self._lock = SharedLock()
         """Keeps execs and snapshots apart: an engine refuses one during the other."""
         self.container = container
         self.channel = channel
@@ -53,7 +53,7 @@ class DockerBody(Body):
 
     async def connect(self) -> Channel:
         try:
-            async with self._turnstile.passing():
+            async with self._lock.shared():
                 stream = await self._engine.execute(self.container, plan.another_guest(self._substrate.user))
                 return await wait_for_guest(*open_channel(stream))
         except (SubstrateFailed, GuestMisbehaved) as error:
@@ -72,7 +72,7 @@ class DockerBody(Body):
 
     async def snapshot(self) -> Snapshot:
         changes = plan.snapshot_changes(self._substrate.owner)
-        async with self._turnstile.shut():
+        async with self._lock.exclusive():
             committed = await self._engine.commit(self.container, changes)
             self._substrate.leftovers.add(committed)
         return DockerSnapshot(self._substrate, committed, self._image)

@@ -1,4 +1,4 @@
-"""What substrates have in common that drive somebody else's engine: Docker, gVisor, QEMU, a cloud.
+"""The common part of the substrates that drive a third-party engine: Docker, gVisor, QEMU, a cloud.
 
 Such a substrate makes *bodies*: a container, a machine, with our guest in it. A sandbox has one body at a time, and
 `reset` puts another one in its place. All the rest of the contract is kept here, on both action paths.

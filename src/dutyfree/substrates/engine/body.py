@@ -1,4 +1,4 @@
-"""What a sandbox is made of at the moment."""
+"""The body of a sandbox: the container or machine that it has at the moment."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """The engine's own boundaries during one creation, to be told when it is known whose creation it was."""
+    """Timed steps of one creation. They become spans once the sandbox has its id."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[Phase, str, int, int]] = []
 
     @contextmanager
     def step(self, phase: Phase, name: str) -> Iterator[None]:
-        """Time one step: `create`/"pull", `create`/"start", `ready`/"handshake" ... A step that raises is not told."""
+        """Time one step: `create`/"pull", `create`/"start", `ready`/"handshake" ... A step that raises is left out."""
         start_ns = time.monotonic_ns()
         yield
         self._spans.append((phase, name, start_ns, time.monotonic_ns()))
 
     def spans(self, sandbox: str) -> list[Span]:
-        """What was timed: the steps, and around those of each phase the phase as a whole."""
+        """A span for each step, and one for each phase that has several steps."""
         steps = [Span(phase, start_ns, end_ns, sandbox, name) for phase, name, start_ns, end_ns in self._spans]
-        told: list[Span] = []
+        spans: list[Span] = []
         for phase, group in itertools.groupby(steps, key=lambda step: step.phase):
             inner = list(group)
-            told += inner if len(inner) > 1 else []
+            spans += inner if len(inner) > 1 else []
             name = inner[0].name if len(inner) == 1 else ""
-            told.append(Span(phase, inner[0].start_ns, inner[-1].end_ns, sandbox, name))
-        return told
+            spans.append(Span(phase, inner[0].start_ns, inner[-1].end_ns, sandbox, name))
+        return spans
 
 
 class Body(ABC):
@@ -49,17 +49,17 @@ class Body(ABC):
     channel: Channel
     """The stream of the guest that was started with it; the handshake is done."""
     env: dict[str, str]
-    """What actions find in their environment, the image's and the spec's."""
+    """The environment of actions: the image's, and over it the spec's."""
     cwd: str
     """Where actions run unless they say otherwise."""
     limits: LimitWatch | None = None
     unenforced: tuple[Unenforced, ...] = ()
     pid: int | None = None
-    """A process of this machine without which the body is dead, where there is one."""
+    """A process of this machine that the body cannot live without; None where there is none."""
 
     @abstractmethod
     async def connect(self) -> Channel:
-        """A guest of its own for one action, started by a call of the engine's control plane; greeted.
+        """A guest of its own for one action, started by a call of the engine's control plane; after its handshake.
 
         Started with `--leave`, so that what an action leaves in the background goes on; it ends when its channel is
         closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
@@ -67,7 +67,7 @@ class Body(ABC):
 
     @abstractmethod
     async def end(self) -> None:
-        """Kill it and give back everything. The channel is closed already. Idempotent; raises SubstrateFailed."""
+        """Kill it and free all its resources. The channel is closed already. Idempotent; raises SubstrateFailed."""
 
     async def snapshot(self) -> Snapshot:
         """Freeze the files as they are now; `make_body` takes its image. Raises as `Sandbox.snapshot` does."""

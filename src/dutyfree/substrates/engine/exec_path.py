@@ -1,29 +1,34 @@
 """The exec path: one call of the engine's control plane for each action.
 
 The engine runs a guest for the action, and the guest runs the action: exit codes and signals, timeouts, whole process
-trees and the command's own time are then the same as on the guest path, for the price of one more process beside a call
-that costs tens of them.
+trees and the command's own time are then the same as on the guest path, at the cost of one more process; the call
+itself costs tens of them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
-from dutyfree.contract import ActionStream, Session, Terminal
+from dutyfree.contract import ActionStream, Files, Session, Terminal
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SandboxReset, SessionEnded, SubstrateFailed
+from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.runner import Runner
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, Observation
 from dutyfree.substrates.engine.body import Body
 from dutyfree.substrates.engine.exec_stream import ExecActionStream
+from dutyfree.substrates.forwarding import ForwardingFiles
 from dutyfree.wire.channel import Channel
+
+Result = TypeVar("Result")
 
 
 class ExecPath:
-    """Makes a connection for each thing that is asked, and keeps count of those that are open."""
+    """Makes a connection for each call, and knows those that are open."""
 
     def __init__(self, runner: Runner, body: Callable[[], Body]) -> None:
         self._sandbox = runner
@@ -31,17 +36,17 @@ class ExecPath:
         self._channels: set[Channel] = set()
 
     async def connect(self, *, one_action: bool = True) -> Runner:
-        """A guest of its own, to be given up with `disconnect`. Raises as `Body.connect` does.
+        """Start a guest; the caller ends it with `disconnect`. Raises as `Body.connect` does.
 
         `one_action`: the call is part of the action for which it is made.
         """
         began_ns = time.monotonic_ns()
         channel = await self._connection()
         self._channels.add(channel)
-        return self._sandbox.beside(channel, began_ns if one_action else None)
+        return self._sandbox.with_channel(channel, began_ns if one_action else None)
 
     async def _connection(self) -> Channel:
-        """Raises SandboxReset, too, if another body has taken the place of the one that was asked."""
+        """Raises SandboxReset, too, if a reset has replaced the body meanwhile."""
         body = self._body()
         try:
             channel = await body.connect()
@@ -61,7 +66,7 @@ class ExecPath:
                 raise SandboxReset("the sandbox was reset while this was under way")
 
     def disconnect(self, runner: Runner) -> None:
-        """End the guest and whatever it still runs. Idempotent."""
+        """End the guest and all that it still runs. Idempotent."""
         runner.channel.close()
         self._channels.discard(runner.channel)
 
@@ -80,7 +85,7 @@ class ExecPath:
             return await runner.run(action)
 
     def stream(self, action: Action) -> ActionStream:
-        """An action whose output is read while it runs."""
+        """Start an action; its output is read while it runs."""
         return ExecActionStream(self, action)
 
     async def session(self, cwd: str | None, env: Mapping[str, str] | None) -> Session:
@@ -108,7 +113,7 @@ class ExecPath:
         return terminal
 
     def fail(self, error: DutyfreeError) -> None:
-        """Everyone who waits on a connection gets the error, and the connections end."""
+        """End all connections; every call that waits on one raises the error."""
         for channel in tuple(self._channels):
             channel.fail(error)
         self._channels.clear()
@@ -118,8 +123,19 @@ class ExecPath:
         self.fail(SubstrateFailed("the sandbox was destroyed while this was under way"))
 
 
+class ExecFiles(ForwardingFiles):
+    """One call of the control plane, and one guest, for each operation."""
+
+    def __init__(self, path: ExecPath) -> None:
+        self._path = path
+
+    async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
+        async with self._path.connected() as runner:
+            return await operation(GuestFiles(runner))
+
+
 class _ExecSession(GuestSession):
-    """Its guest ends with it, and that is not the end of the sandbox."""
+    """Closing it ends its guest, but not the sandbox."""
 
     on_close: Callable[[], None] = staticmethod(lambda: None)
 
@@ -137,7 +153,7 @@ class _ExecSession(GuestSession):
         except SandboxReset as reset:
             raise SessionEnded("the session ended with a reset", hint="open another session") from reset
         except DutyfreeError:
-            pass  # what is said of other ends is the same for all sessions
+            pass  # all other ends have the same message for all sessions
         super()._check()
 
 

@@ -1,4 +1,4 @@
-"""An action on the exec path whose output is read while it runs."""
+"""An action on the exec path with its output read while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExecActionStream(ActionStream):
-    """Its connection is begun when it is made; every call waits for it."""
+    """It begins to connect when it is created; every call waits for the connection."""
 
     def __init__(self, path: ExecPath, action: Action) -> None:
         self._path = path
@@ -83,11 +83,11 @@ class ExecActionStream(ActionStream):
             await self._end()
 
     async def _end(self) -> None:
-        """Also what is still on its way: cancelling its connection leaves nothing of it."""
+        """End the action, also one that is still connecting: a cancelled connection leaves nothing."""
         self._starting.cancel()
         await asyncio.wait([self._starting])
         if not self._starting.cancelled():
-            self._starting.exception()  # whoever read the stream was told
+            self._starting.exception()  # reading the stream has raised it already
         self._disconnect()
 
     def _disconnect(self) -> None:

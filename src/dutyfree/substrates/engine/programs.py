@@ -10,10 +10,10 @@ from typing import Final
 from dutyfree.errors import LinkFailed, SubstrateFailed
 from dutyfree.wire.channel import HANDSHAKE_TIMEOUT_S, Channel
 
-_LAST_WORDS_BYTES: Final = 2048
+_STDERR_BYTES: Final = 2048
 _EXIT_S: Final = 2.0
-_attendants: set[_Attendant] = set()
-"""Tasks are only weakly known to their loop."""
+_watchers: set[_Watcher] = set()
+"""Keeps the tasks alive: an event loop holds only weak references to them."""
 
 
 async def channel_through(
@@ -22,10 +22,11 @@ async def channel_through(
     env: Mapping[str, str] | None = None,
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
 ) -> Channel:
-    """Start a program that carries bytes to and from a guest, and greet that guest.
+    """Start a program that carries bytes to and from a guest, and shake hands with the guest.
 
-    When the channel ends, the program's input does, and it is to exit; if it does not, it is killed. Raises LinkFailed,
-    with the program's last words, if it ends too soon, and otherwise as `Channel.handshake` does.
+    When the channel ends, the program's input is closed; a program that does not exit then is killed. Raises
+    LinkFailed, with the end of the program's standard error, if it exits too soon, and otherwise as `Channel.handshake`
+    does.
     """
     their_in, our_out = os.pipe2(os.O_CLOEXEC)
     our_in, their_out = os.pipe2(os.O_CLOEXEC)
@@ -43,50 +44,50 @@ async def channel_through(
         os.close(their_in)
         os.close(their_out)
     channel = Channel(our_in, our_out, handshake_timeout_s=handshake_timeout_s)
-    attendant = _Attendant(program, channel)
+    watcher = _Watcher(program, channel)
     try:
         await channel.handshake()
     except LinkFailed as error:
-        words = await attendant.last_words()
-        raise LinkFailed(f"{argv[0]} ended before the guest spoke: {words or error.message}") from None
+        words = await watcher.stderr_tail()
+        raise LinkFailed(f"{argv[0]} ended before the guest's HELLO: {words or error.message}") from None
     except BaseException:
         channel.close()
         raise
     return channel
 
 
-async def seen_off() -> None:
-    """Wait for the programs of this loop whose channels have ended: those of a loop that is closed are never reaped."""
+async def wait_for_programs() -> None:
+    """Wait for the programs of this loop with a closed channel: after the loop has closed, they are never reaped."""
     loop = asyncio.get_running_loop()
-    ending = [each.task for each in _attendants if each.is_ending and each.task.get_loop() is loop]
+    ending = [each.task for each in _watchers if each.is_ending and each.task.get_loop() is loop]
     if ending:
         await asyncio.wait(ending)
 
 
-class _Attendant:
-    """Hears what the program says beside the stream, and sees it off."""
+class _Watcher:
+    """Keeps the end of the program's standard error, and waits for its exit once the channel has ended."""
 
     def __init__(self, program: asyncio.subprocess.Process, channel: Channel) -> None:
         self._program = program
-        self._heard = bytearray()
+        self._stderr = bytearray()
         self._ended = asyncio.Event()
         channel.on_death(self._ended.set)
-        self.task = asyncio.create_task(self._attend())
-        _attendants.add(self)
-        self.task.add_done_callback(lambda _: _attendants.discard(self))
+        self.task = asyncio.create_task(self._watch())
+        _watchers.add(self)
+        self.task.add_done_callback(lambda _: _watchers.discard(self))
 
     @property
     def is_ending(self) -> bool:
         """Whether the channel has ended, so that the program is about to."""
         return self._ended.is_set()
 
-    async def last_words(self) -> str:
-        """What it said last, once it has ended."""
+    async def stderr_tail(self) -> str:
+        """The end of its standard error, once it has exited."""
         await asyncio.wait([self.task])
-        return bytes(self._heard).decode("utf-8", "replace").strip()
+        return bytes(self._stderr).decode("utf-8", "replace").strip()
 
-    async def _attend(self) -> None:
-        hearing = asyncio.create_task(self._hear())
+    async def _watch(self) -> None:
+        reading = asyncio.create_task(self._read_stderr())
         await self._ended.wait()
         try:
             async with asyncio.timeout(_EXIT_S):
@@ -95,11 +96,11 @@ class _Attendant:
             self._program.kill()
             await self._program.wait()
         finally:
-            await asyncio.wait([hearing], timeout=_EXIT_S)
-            hearing.cancel()
+            await asyncio.wait([reading], timeout=_EXIT_S)
+            reading.cancel()
 
-    async def _hear(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._program.stderr is not None
-        while data := await self._program.stderr.read(_LAST_WORDS_BYTES):
-            self._heard += data
-            del self._heard[:-_LAST_WORDS_BYTES]
+        while data := await self._program.stderr.read(_STDERR_BYTES):
+            self._stderr += data
+            del self._stderr[:-_STDERR_BYTES]

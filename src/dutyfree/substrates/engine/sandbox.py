@@ -14,8 +14,7 @@ from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanList
 from dutyfree.errors import SandboxGone, Unsupported
 from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec
 from dutyfree.substrates.engine.body import Body, Marks
-from dutyfree.substrates.engine.exec_files import ExecFiles
-from dutyfree.substrates.engine.exec_path import ExecPath
+from dutyfree.substrates.engine.exec_path import ExecFiles, ExecPath
 from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 
@@ -47,13 +46,12 @@ class EngineSandbox(ReplaceableSandbox):
 
     @property
     def body(self) -> Body:
-        """What it is made of now. Raises SandboxGone."""
+        """Its current body. Raises SandboxGone."""
         self._check()
         return self._body
 
     @property
     def pid(self) -> int | None:
-        """A process of this machine without which the sandbox is dead, where there is one."""
         return self._body.pid
 
     async def run(self, action: Action) -> Observation:
@@ -86,10 +84,10 @@ class EngineSandbox(ReplaceableSandbox):
         await super().reset()
 
     async def _replace(self) -> None:
-        """Another body from the same spec takes the place of the old one, which is ended."""
+        """Replace the body by another one from the same spec, and end the old one."""
         old, leaving = self._body, self._runner.channel
         body = await self._substrate.make_body(self._spec, Marks())
-        if not self.alive:  # destroyed, or dead, meanwhile
+        if not self.alive:  # it was destroyed, or died, meanwhile
             body.channel.close()
             await asyncio.shield(body.end())
             raise SandboxGone(f"sandbox {self.id} is gone")

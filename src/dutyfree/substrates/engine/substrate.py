@@ -1,4 +1,4 @@
-"""The substrate's side: creations with their spans, who is alive, and the end of them all."""
+"""The substrate: it creates sandboxes, reports spans, and closes all sandboxes that are alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.images.store import Store
 from dutyfree.model import ActionPath, Image, SandboxSpec
 from dutyfree.substrates.engine.body import Body, Marks
-from dutyfree.substrates.engine.programs import seen_off
+from dutyfree.substrates.engine.programs import wait_for_programs
 from dutyfree.substrates.engine.sandbox import EngineSandbox
 
 DEFAULT_IMAGE_VARIABLE = "DUTYFREE_IMAGE"
@@ -23,9 +23,9 @@ class EngineSubstrate(Substrate):
     """Subclasses make bodies. `path` says how actions get into them."""
 
     builds_with = "cell"
-    """The substrate that runs the lines of recipes: an image is the same whatever runs it."""
+    """The substrate that runs the lines of recipes: one image serves all engines."""
     default_image: str | None = None
-    """The name of what sandboxes start from where nothing else says."""
+    """The name of the image that sandboxes start from if neither the spec nor the options name one."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EngineSubstrate(Substrate):
         image: Image | str | None = None,
         store: Store | str | Path | None = None,
     ) -> None:
-        """`image`: what sandboxes start from that name none, or its name; otherwise DUTYFREE_IMAGE names it.
+        """`image`: the default image or its name, for specs that name none; without it, DUTYFREE_IMAGE names it.
 
         `store`: where images are.
         """
@@ -43,17 +43,21 @@ class EngineSubstrate(Substrate):
         except ValueError:
             hint = f"there are: {', '.join(ActionPath)}"
             raise InvalidRequest(f"there is no action path {path!r:.80}", hint=hint) from None
-        self.store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
+        self._store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._image = image
         self._alive: set[EngineSandbox] = set()
 
     @abstractmethod
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> Body:
-        """A new body for `spec`, greeted. Nothing is left of one that could not be made. Raises as `create` does."""
+        """A new body for `spec`, after the handshake. A failed creation leaves nothing. Raises as `create` does."""
 
     @abstractmethod
     async def let_go(self) -> None:
-        """Let go of the engine; no sandbox is alive any more. Idempotent."""
+        """Disconnect from the engine; no sandbox is alive any more. Idempotent."""
+
+    @property
+    def store(self) -> Store:
+        return self._store
 
     @property
     def has_default_image(self) -> bool:
@@ -63,7 +67,7 @@ class EngineSubstrate(Substrate):
         return self.store.find(name).image
 
     def image_for(self, spec: SandboxSpec) -> Image:
-        """What a sandbox of this spec starts from. Raises InvalidRequest where nothing says."""
+        """The image that a sandbox of this spec starts from. Raises InvalidRequest where none is named."""
         if spec.image.layers or spec.image.reference:
             return spec.image
         wanted = self._image or os.environ.get(DEFAULT_IMAGE_VARIABLE) or self.default_image
@@ -88,7 +92,7 @@ class EngineSubstrate(Substrate):
         return sandbox
 
     def forget(self, sandbox: EngineSandbox) -> None:
-        """A sandbox has been given back completely."""
+        """Remove a sandbox that was destroyed completely from those that are alive."""
         self._alive.discard(sandbox)
 
     async def close(self) -> None:
@@ -96,7 +100,7 @@ class EngineSubstrate(Substrate):
         while self._alive and not any(outcomes):  # creations under way may add some
             outcomes += await asyncio.gather(*(each.destroy() for each in list(self._alive)), return_exceptions=True)
         await self.let_go()
-        await seen_off()
+        await wait_for_programs()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -21,6 +21,7 @@ from dutyfree.model import (
     Phase,
     Span,
     Unenforced,
+    Usage,
 )
 from dutyfree.substrates.fake.options import FailureKind, Injection, Script, Step
 from dutyfree.substrates.guarded.parts import GuardedStream
@@ -34,7 +35,7 @@ class FakeSandbox(Sandbox):
         self, inner: Sandbox, script: Script, living: set[FakeSandbox], on_span: SpanListener | None = None
     ) -> None:
         self.id = inner.id
-        self.inner = inner
+        self._inner = inner
         self.files = inner.files
         self._script = script
         self._living = living
@@ -45,30 +46,32 @@ class FakeSandbox(Sandbox):
         living.add(self)
 
     @property
+    def inner(self) -> Sandbox:
+        return self._inner
+
+    @property
     def pid(self) -> int | None:
-        """The sandbox's first process on this machine, where the substrate has one."""
-        pid = getattr(self.inner, "pid", None)
-        return pid if isinstance(pid, int) else None
+        return self._inner.pid
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
-        return self.inner.unenforced
+        return self._inner.unenforced
 
     @property
     def alive(self) -> bool:
-        return self.inner.alive
+        return self._inner.alive
 
     async def run(self, action: Action) -> Observation:
         start_ns = now_ns()
         await self.inject(Step.RUN)
-        seen = await self.inner.run(action)
+        seen = await self._inner.run(action)
         return replace(seen, timing=replace(seen.timing, start_ns=start_ns))
 
     def stream(self, action: Action) -> ActionStream:
-        return GuardedStream(self.inner.stream(action), _StreamGate(self))
+        return GuardedStream(self._inner.stream(action), _StreamGate(self))
 
     async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
-        return _FakeSession(await self.inner.session(cwd=cwd, env=env), self)
+        return _FakeSession(await self._inner.session(cwd=cwd, env=env), self)
 
     async def terminal(
         self,
@@ -80,7 +83,7 @@ class FakeSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
     ) -> Terminal:
         await self.inject(Step.RUN)
-        return await self.inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+        return await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
 
     async def reset(self) -> None:
         try:
@@ -88,14 +91,17 @@ class FakeSandbox(Sandbox):
         except BaseException:
             await self.end()  # the contract: a sandbox whose reset failed is not used again
             raise
-        await self.inner.reset()
+        await self._inner.reset()
 
     async def snapshot(self) -> Snapshot:
-        return await self.inner.snapshot()
+        return await self._inner.snapshot()
 
     async def fork(self, count: int) -> list[Sandbox]:
-        forks = await self.inner.fork(count)
+        forks = await self._inner.fork(count)
         return [FakeSandbox(each, self._script, self._living, self._on_span) for each in forks]
+
+    async def usage(self) -> Usage | None:
+        return await self._inner.usage()
 
     async def destroy(self) -> None:
         if self in self._living:
@@ -106,7 +112,7 @@ class FakeSandbox(Sandbox):
         """Destroy the sandbox without injections. Idempotent; raises SubstrateFailed."""
         if self._death is not None:
             self._death.cancel()
-        await self.inner.destroy()
+        await self._inner.destroy()
         self._living.discard(self)
         self._ended.set()
 
@@ -116,7 +122,7 @@ class FakeSandbox(Sandbox):
             self._death = asyncio.get_running_loop().call_later(after_s, self.die)
         elif self.pid is None:
             self._end = asyncio.ensure_future(self.end())
-        elif self.inner.alive:  # otherwise another process may have the number by now
+        elif self._inner.alive:  # otherwise another process may have the number by now
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.model import Capability, Image, Isolation, SandboxSpec
 from dutyfree.substrates import registry
 from dutyfree.substrates.fake.options import Failure, Latencies, Script, Step
 from dutyfree.substrates.fake.sandbox import FakeSandbox
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
 
 
 class FakeSubstrate(Substrate):
@@ -71,14 +75,12 @@ class FakeSubstrate(Substrate):
         return self.inner.capabilities
 
     @property
-    def store(self) -> object:
-        """The image store of the inner substrate, where it has one."""
-        return getattr(self.inner, "store", None)
+    def store(self) -> Store | None:
+        return self.inner.store
 
     @property
     def builds_with(self) -> str | None:
-        """The substrate that runs the lines of recipes in place of the inner one, where it leaves that to another."""
-        return getattr(self.inner, "builds_with", None)
+        return self.inner.builds_with
 
     @property
     def emulated(self) -> bool:

@@ -1,4 +1,4 @@
-"""What stands before a sandbox and everything opened in it, whoever keeps it."""
+"""The interface of a gate: what every call of a sandbox passes, and of everything opened in it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dutyfree.errors import DutyfreeError
 
 
 class Gate(Protocol):
-    """Entered around each call: it may refuse the call, and it is shown how the call ended."""
+    """Entered around each call: it may refuse the call, and it sees the error that the call ends with."""
 
     @property
     def gone(self) -> bool:
         """Whether calls are refused."""
 
     async def end_after(self, error: DutyfreeError) -> None:
-        """Do what has to be done because of `error`, which stays the one that the caller sees."""
+        """React to `error`, which is still the one that the caller gets."""
 
     async def __aenter__(self) -> None: ...
 

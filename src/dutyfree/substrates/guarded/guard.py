@@ -1,4 +1,4 @@
-"""What a guarded sandbox and everything opened in it share: one verdict on whether it still lives."""
+"""What a guarded sandbox and everything opened in it share: whether it is alive, and how it is destroyed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from types import TracebackType
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SubstrateFailed
+from dutyfree.substrates.shared_task import SharedTask
 
 
 class Guard:
-    """Entered around each call: refuses it when the sandbox is gone, ends the sandbox when the machinery fails.
+    """Entered around each call: refuses it when the sandbox is gone, destroys the sandbox when the machinery fails.
 
-    `on_end` is told once, when the sandbox has been destroyed.
+    Destruction happens once for all callers, goes on when a caller is cancelled, has a deadline, and is tried again by
+    the next call after a failure. Substrates do none of this themselves. `on_end` is called once, after the sandbox was
+    destroyed.
     """
 
     def __init__(self, sandbox: Sandbox, destroy_timeout_s: float, on_end: Callable[[], None]) -> None:
         self._sandbox = sandbox
         self._destroy_timeout_s = destroy_timeout_s
         self._on_end = on_end
-        self._destruction: asyncio.Task[None] | None = None
+        self._destruction = SharedTask(self._destroy)
 
     @property
     def gone(self) -> bool:
         """Whether calls are refused."""
-        return self._destruction is not None
+        return self._destruction.started
 
     def check(self) -> None:
         """Raise SandboxGone if calls are refused."""
@@ -33,15 +36,12 @@ class Guard:
             raise SandboxGone(f"sandbox {self._sandbox.id} is gone")
 
     async def destroy(self) -> None:
-        """End the sandbox, once, whoever asks; after a failure the next call tries again. Raises SubstrateFailed."""
-        # Shielded: a caller that is cancelled must not leave half a sandbox to the others.
-        await asyncio.shield(self.start_destruction())
+        """Destroy the sandbox, or wait for the destruction under way. Raises SubstrateFailed."""
+        await self._destruction.wait()
 
-    def start_destruction(self) -> asyncio.Task[None]:
+    def start_destruction(self) -> None:
         """Refuse calls from now on, and destroy the sandbox in the background."""
-        if self._destruction is None or _failed(self._destruction):
-            self._destruction = asyncio.get_running_loop().create_task(self._destroy())
-        return self._destruction
+        self._destruction.start()
 
     async def __aenter__(self) -> None:
         self.check()
@@ -51,9 +51,12 @@ class Guard:
     ) -> None:
         if isinstance(error, InfraFailed | SandboxGone):
             await self.end_after(error)
+        elif error is not None and not self._sandbox.alive:
+            # A call that was cancelled half-way has left a sandbox that cannot go on.
+            self.start_destruction()
 
     async def end_after(self, error: DutyfreeError) -> None:
-        """Destroy the sandbox because of `error`, which stays the one that the caller sees."""
+        """Destroy the sandbox because of `error`, which is still the one that the caller gets."""
         try:
             await self.destroy()
         except SubstrateFailed as failure:
@@ -72,7 +75,3 @@ class Guard:
         if error is not None or work.cancelled():
             raise SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed: {error!r}") from error
         self._on_end()
-
-
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)

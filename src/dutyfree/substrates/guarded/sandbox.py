@@ -1,4 +1,4 @@
-"""A sandbox whose every call is guarded."""
+"""A sandbox behind a guard: every call passes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 
 
 class GuardedSandbox(Sandbox):
-    """`inner`, guarded; `on_end` is told once it has been destroyed, and `adopt` guards what it is forked into."""
+    """`inner`, guarded. `on_end` is called after its destruction; `adopt` guards the sandboxes it is forked into."""
 
     def __init__(
         self,
@@ -30,14 +30,11 @@ class GuardedSandbox(Sandbox):
 
     @property
     def inner(self) -> Sandbox:
-        """What is guarded."""
         return self._inner
 
     @property
     def pid(self) -> int | None:
-        """The sandbox's first process on this machine, where the substrate has one."""
-        pid = getattr(self._inner, "pid", None)
-        return pid if isinstance(pid, int) else None
+        return self._inner.pid
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -82,7 +79,7 @@ class GuardedSandbox(Sandbox):
                 await self._inner.reset()
             except Unsupported:
                 raise
-            except BaseException:  # also one that was cancelled: half a reset is nobody's sandbox
+            except BaseException:  # also a reset that was cancelled: nothing may run in a half-reset sandbox
                 self._guard.start_destruction()
                 raise
 

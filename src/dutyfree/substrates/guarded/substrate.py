@@ -1,22 +1,25 @@
-"""The decorator that every substrate is used through: it keeps one promise each about time, errors and order.
+"""The decorator that every substrate is used through. Its promises:
 
-* Lifecycle calls are serialised: one destruction per sandbox however many ask for it, and no creation while the
-  substrate opens or closes. (Creations run beside each other: a pool would be pointless otherwise.)
+* Lifecycle calls are serialised: one destruction per sandbox however many callers ask for it, and no creation while
+  the substrate opens or closes. (Creations run at the same time: a pool would be pointless otherwise.)
 * Any infrastructure failure, from any call, destroys the sandbox; from then on every call answers SandboxGone.
-* Destruction ends in bounded time, and goes on if its caller is cancelled.
-* A creation that is cancelled leaves nothing, also when the substrate below finishes it all the same.
+* Destruction ends in bounded time, goes on if its caller is cancelled, and is tried again after a failure.
+* A creation that is cancelled leaves nothing, also when the substrate ignores the cancellation and finishes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
 from dutyfree.model import Capability, Image, Isolation, SandboxSpec
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
 
 CREATE_TIMEOUT_S = 600.0
 DESTROY_TIMEOUT_S = 30.0
@@ -38,22 +41,20 @@ class GuardedSubstrate(Substrate):
         self._lifecycle = asyncio.Lock()
         self._is_open = False
         self._creations: set[asyncio.Task[Sandbox]] = set()
-        self._living: set[GuardedSandbox] = set()
-        self._aftermath: set[asyncio.Task[None]] = set()
+        self._alive: set[GuardedSandbox] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
 
     @property
     def inner(self) -> Substrate:
-        """What is guarded."""
+        """The substrate that is guarded."""
         return self._inner
 
     @property
     def name(self) -> str:  # type: ignore[override]  # the contract's attribute, read only here
-        """The name of what is guarded."""
         return self._inner.name
 
     @property
     def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
-        """The isolation of what is guarded."""
         return self._inner.isolation
 
     @property
@@ -85,9 +86,17 @@ class GuardedSubstrate(Substrate):
         return self._adopt(creation.result())
 
     def _adopt(self, inner: Sandbox) -> GuardedSandbox:
-        sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._living.discard, self._adopt)
-        self._living.add(sandbox)
+        sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._alive.discard, self._adopt)
+        self._alive.add(sandbox)
         return sandbox
+
+    @property
+    def store(self) -> Store | None:
+        return self._inner.store
+
+    @property
+    def builds_with(self) -> str | None:
+        return self._inner.builds_with
 
     @property
     def emulated(self) -> bool:
@@ -113,9 +122,9 @@ class GuardedSubstrate(Substrate):
             self._is_open = False
             for creation in tuple(self._creations):
                 self._abandon(creation)
-            for sandbox in tuple(self._living):
+            for sandbox in tuple(self._alive):
                 self._spawn(sandbox.destroy())
-            outcomes = await asyncio.gather(*self._aftermath, return_exceptions=True)
+            outcomes = await asyncio.gather(*self._cleanups, return_exceptions=True)
             try:
                 await asyncio.wait_for(self._inner.close(), self._destroy_timeout_s)
             except TimeoutError:
@@ -127,18 +136,18 @@ class GuardedSubstrate(Substrate):
                 raise outcome
 
     def _abandon(self, creation: asyncio.Task[Sandbox]) -> asyncio.Task[None]:
-        """Cancel a creation, and destroy what comes of it none the less; the task ends when nothing is left."""
+        """Cancel a creation, and destroy its sandbox if it makes one anyway; the task ends when nothing is left."""
         self._creations.discard(creation)
         creation.cancel()
-        return self._spawn(self._bury(creation))
+        return self._spawn(self._destroy_result(creation))
 
-    async def _bury(self, creation: asyncio.Task[Sandbox]) -> None:
+    async def _destroy_result(self, creation: asyncio.Task[Sandbox]) -> None:
         await asyncio.wait({creation}, timeout=self._destroy_timeout_s)
         if creation.done() and not creation.cancelled() and creation.exception() is None:
             await self._adopt(creation.result()).destroy()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._aftermath.add(task)
-        task.add_done_callback(self._aftermath.discard)
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
         return task

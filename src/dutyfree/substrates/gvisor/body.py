@@ -21,12 +21,13 @@ from dutyfree.model import Phase, SandboxSpec, Unenforced
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
-from dutyfree.substrates.engine.turnstile import Turnstile
+from dutyfree.substrates.engine.shared_lock import SharedLock
 from dutyfree.substrates.gvisor import bundle, groups
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
+from dutyfree.substrates.shared_task import SharedTask
 from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
@@ -86,26 +87,23 @@ class GVisorBody(Body):
         self.pid = pid
         self.unenforced = unenforced
         self._site = site
-        self._ending: asyncio.Task[None] | None = None
-        self._turnstile = Turnstile()
+        self._end = SharedTask(lambda: site.clear(pid))
+        self._lock = SharedLock()
 
     async def connect(self) -> Channel:
         site = self._site
-        async with self._turnstile.passing():  # gVisor cannot start a process in a paused sandbox
+        async with self._lock.shared():  # gVisor cannot start a process in a paused sandbox
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
     async def end(self) -> None:
-        ending = self._ending
-        if ending is None or (ending.done() and (ending.cancelled() or ending.exception() is not None)):
-            ending = self._ending = asyncio.create_task(self._site.clear(self.pid))
-        await asyncio.shield(ending)
+        await self._end.wait()
 
     async def snapshot(self) -> Snapshot:
         """Pause the sandbox while its written files are copied."""
         layers = self._site.shared.layers
         stack: LayerStack | None = None
         try:
-            async with self._turnstile.shut(), self._paused():
+            async with self._lock.exclusive(), self._paused():
                 upper = self._site.shared.keeper.host_path(self._site.place.upper)
                 stack = await layers.freeze(self._site.stack, upper)
         except BaseException:

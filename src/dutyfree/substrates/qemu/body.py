@@ -59,7 +59,7 @@ class RunningVM:
         await asyncio.shield(self.machine.end())
         release, self.release_source = self.release_source, None
         if release is not None:
-            await release()
+            await asyncio.shield(release())
 
 
 class MicroVMBody(Body):
@@ -115,7 +115,7 @@ class MicroVMBody(Body):
         await self._vm.end()
         device, self.device = self.device, None
         if device is not None:
-            await self._substrate.give_back(device)
+            await asyncio.shield(self._substrate.give_back(device))
 
     async def snapshot(self) -> Snapshot:
         async with self._lock:

@@ -17,6 +17,7 @@ from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, S
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates.engine.body import Marks
+from dutyfree.substrates.shared_task import SharedTask
 from dutyfree.substrates.vm import cloud_config, seed, ssh
 from dutyfree.substrates.vm.calls import Calls
 from dutyfree.substrates.vm.cloud_config import CloudConfig
@@ -46,18 +47,14 @@ class CloudNode(Node):
     """One machine in the cloud."""
 
     def __init__(self, destroy: Callable[[], Awaitable[None]], login: Login) -> None:
-        self._destroy = destroy
-        self._ending: asyncio.Future[None] | None = None
+        self._end = SharedTask(destroy)
         self.login = login
 
     def on_death(self, listener: Callable[[], None]) -> None:
         """Never calls `listener`: the cloud reports no deaths. The SSH connection's keep-alive detects them."""
 
     async def end(self) -> None:
-        ending = self._ending
-        if ending is None or (ending.done() and (ending.cancelled() or ending.exception() is not None)):
-            ending = self._ending = asyncio.ensure_future(self._destroy())
-        await asyncio.shield(ending)
+        await self._end.wait()
 
 
 class CloudProvider(Provider):
