@@ -1,4 +1,4 @@
-"""Which image a name in a registry or an engine stands for at this moment."""
+"""Resolves a name in a registry or an engine to its current manifest digest."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ async def manifest_digest(source: str, *, insecure: bool = False, timeout_s: flo
         raise skopeo.failure(source, str(error)) from error
     found = _DIGEST.findall(told)
     if not found:
-        raise InfraFailed(f"skopeo does not say which image {source!r} is", hint="a newer skopeo may")
+        raise InfraFailed(f"skopeo did not print the digest of {source!r}", hint="install a newer skopeo")
     return str(found[-1])

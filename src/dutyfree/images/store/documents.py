@@ -1,4 +1,4 @@
-"""Small JSON files that are there as a whole or not at all."""
+"""Small JSON files that are written atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 class Broken(Exception):
-    """A file that holds something else than what the store wrote there."""
+    """The content of a file is not what the store wrote."""
 
 
 def write(data: Mapping[str, object], path: Path) -> None:
-    """Write a file that nobody else knows yet, and wait until the disk has it."""
+    """Write a file that no other process knows yet, and wait until it is on disk."""
     with path.open("w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()
@@ -30,7 +30,7 @@ def publish(data: Mapping[str, object], path: Path, draft: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the disk has the names in a directory."""
+    """Wait until the names in a directory are on disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -39,7 +39,7 @@ def sync_directory(path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, object]:
-    """Read what `write` wrote. Raises Broken, FileNotFoundError, and OSError for what says nothing about the file."""
+    """Read a file that `write` wrote. Raises Broken, FileNotFoundError, and OSError if the file's state is unknown."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -52,5 +52,5 @@ def read(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise Broken(f"{path.name} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise Broken(f"{path.name} is not what the store writes")
+        raise Broken(f"{path.name} is not a JSON object")
     return data

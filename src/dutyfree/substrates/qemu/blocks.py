@@ -23,7 +23,7 @@ from dutyfree.errors import (
     SubstrateUnavailable,
 )
 from dutyfree.images.archive.pack import pack
-from dutyfree.images.commands import bound_to_us
+from dutyfree.images.commands import die_with_parent
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.model import Image
@@ -136,7 +136,7 @@ def _write(store: Store, tree: Path, draft: Path) -> None:
     with tempfile.TemporaryFile() as said:
         try:
             maker = subprocess.Popen(
-                [*bound_to_us(), "sqfstar", *_FORMAT, str(draft)],
+                [*die_with_parent(), "sqfstar", *_FORMAT, str(draft)],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
             )  # fmt: skip
         except OSError as error:

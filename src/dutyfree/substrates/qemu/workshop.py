@@ -19,7 +19,7 @@ from dutyfree import native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.blocking import in_thread
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import full_disk_told
+from dutyfree.images.store.layout import wrap_full_disk
 from dutyfree.places import state_directory
 from dutyfree.removal import remove_tree
 from dutyfree.substrates import claims
@@ -80,7 +80,7 @@ class Workshop:
 
     def _prepare(self) -> None:
         try:
-            with full_disk_told():
+            with wrap_full_disk():
                 for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
