@@ -387,7 +387,7 @@ def test_an_image_is_the_same_here_and_in_docker(
     assert in_store(store, image.layers, tmp_path / "merged") == expected
     assert asyncio.run(in_cell(store, image)) == expected
     assert import_source(store, "docker-daemon:app:1") == image
-    with pytest.raises(InvalidRequest, match="check its"):
+    with pytest.raises(InvalidRequest, match="check the"):
         import_source(store, "docker-daemon:app:none")
     exported = export_image(store, image, tmp_path / "out.tar", "dutyfree/app:2")
     docker(engine, "load", "-i", exported.path)

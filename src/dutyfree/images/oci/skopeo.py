@@ -63,7 +63,7 @@ _FAILURES: Final[tuple[tuple[str, type[DutyfreeError], str], ...]] = (
         InvalidRequest,
         "check the image's name and tag",
     ),
-    (r"no such file|reference does not exist|not exist", InvalidRequest, "check the path"),
+    (r"no such file|reference does not exist|not exist", InvalidRequest, "check the path or the name"),
     (r"invalid (source name|reference)|must be lowercase", InvalidRequest, "for example docker://HOST/NAME:TAG"),
     (
         r"connection refused|no such host|timeout|unreachable|Cannot connect",
