@@ -112,7 +112,7 @@ static void remove_leftover(struct action *action) {
 
 void action_ended(struct action *action, int wait_status, const struct rusage *usage) {
     action->ended = true;
-    remove_leftover(action); /* an applet that came to its end has put it in its place */
+    remove_leftover(action); /* after a normal end there is none: the applet has renamed it to its target */
     action->wait_status = wait_status;
     action->execute_ns = now_ns() - action->started_ns;
     if (usage != NULL) {
@@ -173,14 +173,14 @@ void action_expired(struct timer *timer) {
     if (action->pid > 0) tree_kill(action->pid, action_strays(action));
 }
 
-/* Asked only after a failure: a full disk is then the likely reason, and otherwise nobody's concern. */
+/* Checked only after a failure: a full disk matters only if it may be the reason. */
 static bool disk_is_full(void) {
     struct statfs space;
     return statfs("/", &space) == 0 &&
            ((space.f_blocks > 0 && space.f_bavail <= space.f_blocks / LAST_SHARE) || (space.f_files > 0 && space.f_ffree == 0));
 }
 
-/* The bounds that only this machine's own kernel knows of. Asked at every end: what was met then is not of a later action. */
+/* Limits that only this machine's kernel counts. Read at every end, so that a later action is not blamed for them. */
 static unsigned bounds_met(const struct action *action) {
     struct met now = machine_met();
     return (now.oom_kills > action->met.oom_kills ? EXIT_OOM_KILLED : 0u) |
@@ -266,7 +266,7 @@ void actions_clean_up(void) {
     for (size_t i = 0; i < BUCKETS; i++) {
         for (struct action *action = by_id[i]; action != NULL; action = action->next_by_id) {
             if (action->leftover != NULL && action->pid > 0) {
-                kill(action->pid, SIGKILL); /* should it have been missed */
+                kill(action->pid, SIGKILL); /* in case that the tree walk missed it */
                 waitpid(action->pid, NULL, 0);
             }
             remove_leftover(action);

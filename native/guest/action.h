@@ -1,6 +1,6 @@
 /* Actions: from RUN to EXIT.
  *
- * Events only note what has happened and queue the action; actions_settle then does whatever that makes possible
+ * Events only record what has happened and queue the action; actions_settle then does the work that is now possible
  * (write input, give credit, read the rest of the output, send EXIT), once per batch of events. An action's memory
  * lives until actions_bury, because later events of the same batch may still point at it. */
 #ifndef DUTYFREE_ACTION_H
@@ -33,7 +33,7 @@ struct action {
     struct timer timer;
     char *leftover; /* the file that an applet leaves behind if it is killed, or NULL */
 
-    uint64_t credit;       /* output bytes that the host will still take */
+    uint64_t credit;       /* output bytes that the host still accepts */
     uint64_t output_limit; /* output bytes that may be sent at all */
     uint64_t sent;
     uint64_t produced[2];
@@ -41,10 +41,10 @@ struct action {
     uint64_t execute_ns;
     uint64_t cpu_us;
     uint64_t peak_rss_bytes;
-    struct met met; /* how often the machine's bounds had been met, as far as was known when it began */
+    struct met met; /* how often the machine's limits had been hit when the action began */
     int wait_status; /* as wait4 gives it, once `ended` */
     uint64_t serial;
-    bool alone;      /* there was no other when it began (a line's own session does not count) */
+    bool alone;      /* no other action ran when it began (a line's own session does not count) */
     bool ended;      /* the command has exited; its output may still be on the way */
     bool terminal;
     bool timed_out;

@@ -31,7 +31,7 @@ int applet_read(char *const *arguments) {
     return copy(fd, STDOUT_FILENO, length == 0 ? UINT64_MAX : length, NULL) ? 0 : applet_failed(errno, NULL);
 }
 
-/* A name in the directory of `path` that nobody has, by chance. False with errno. */
+/* A random, so unused, name in the directory of `path`. False with errno. */
 static bool choose_name(const char *path, char temporary[PATH_MAX]) {
     static const char LETTERS[] = "abcdefghijklmnopqrstuvwxyz234567";
     static const char STEM[] = ".dutyfree-";
@@ -51,7 +51,7 @@ static bool choose_name(const char *path, char temporary[PATH_MAX]) {
     return true;
 }
 
-static char chosen[PATH_MAX]; /* by the guest, for the applet's process that it is about to make */
+static char chosen[PATH_MAX]; /* set by the guest for the applet's process, which it starts next */
 
 char *applet_leftover(char *const *argv) {
     *chosen = '\0';
@@ -65,8 +65,8 @@ static bool name_beside(const char *path, char temporary[PATH_MAX]) {
     return true;
 }
 
-/* A new file in the directory of `path`; its descriptor, or -1 with errno. Without a name where the file system can do
- * that (`temporary` is empty then), so that nothing is left of a write that is killed. */
+/* A new file in the directory of `path`; its descriptor, or -1 with errno. Without a name if the file system supports
+ * that (`temporary` is empty then), so that a killed write leaves nothing behind. */
 static int open_beside(const char *path, char temporary[PATH_MAX]) {
     const char *slash = strrchr(path, '/');
     size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
@@ -86,7 +86,7 @@ static int open_beside(const char *path, char temporary[PATH_MAX]) {
     return open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
-/* Puts what was written in the place of `path`, in one step. */
+/* Renames the written file to `path`, which replaces an old file atomically. */
 static bool put_in_place(int fd, char temporary[PATH_MAX], const char *path) {
     char descriptor[32];
     if (*temporary == '\0') {

@@ -62,7 +62,7 @@ int applet_list(char *const *arguments) {
     struct dirent *entry;
     while (errno = 0, (entry = readdir(directory)) != NULL) {
         if (is_dots(entry->d_name)) continue;
-        /* What has gone since readdir saw it is left out. */
+        /* Skip an entry that was removed after readdir. */
         if (!record_put(dirfd(directory), entry->d_name, entry->d_name) && errno != ENOENT) break;
     }
     if (errno != 0 || !records_flush()) return applet_failed(errno, NULL);

@@ -52,7 +52,7 @@ int applet_failed(int error, const char *name) {
         {.iov_base = (char *)reason, .iov_len = strlen(reason)},
         {.iov_base = (char *)"\n", .iov_len = 1},
     };
-    if (writev(STDERR_FILENO, parts, 4) < 0) return error; /* the exit code says it as well */
+    if (writev(STDERR_FILENO, parts, 4) < 0) return error; /* the exit code has the error, too */
     return error > 0 && error < 256 ? error : EIO;
 }
 

@@ -1,4 +1,4 @@
-/* What applets share: whole reads and writes, and the way they report. */
+/* Shared by applets: complete reads and writes, and error reports. */
 #ifndef DUTYFREE_APPLET_IO_H
 #define DUTYFREE_APPLET_IO_H
 

@@ -30,6 +30,6 @@ int applet_unpack(char *const *arguments) {
     int root = open(arguments[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root < 0) return applet_failed(errno, NULL);
     if (!tar_place(&source, root, failed)) return applet_failed(errno, failed[0] != '\0' ? failed : NULL);
-    while (read_full(STDIN_FILENO, rest, sizeof rest) > 0) continue; /* padding, whose sender is not to be cut off */
+    while (read_full(STDIN_FILENO, rest, sizeof rest) > 0) continue; /* read the padding, so that the sender gets no EPIPE */
     return 0;
 }

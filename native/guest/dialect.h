@@ -1,4 +1,5 @@
-/* How a shell is driven: what it reads so that lines can be run, told apart and interrupted, and nothing else shows. */
+/* The text that drives a shell: it runs single lines, reports their exit codes and makes them interruptible, and stays
+ * invisible to the lines. */
 #ifndef DUTYFREE_DIALECT_H
 #define DUTYFREE_DIALECT_H
 

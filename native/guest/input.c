@@ -28,7 +28,7 @@ void intake_close(struct intake *intake) {
     intake->held_bytes = 0;
 }
 
-/* Nobody reads any more: whatever comes counts as taken. */
+/* The command no longer reads: input that arrives counts as taken. */
 static void discard(struct intake *intake) {
     intake->taken_bytes += intake->held_bytes;
     intake_close(intake);
@@ -81,7 +81,7 @@ static void give_held(struct intake *intake) {
     intake->held_start = 0;
 }
 
-/* A terminal has no end of input, only a character that says so. */
+/* A terminal has no end of file, only the EOT character. */
 static void end_input(struct intake *intake) {
     struct termios settings;
     uint8_t end = 4;

@@ -15,7 +15,7 @@ enum { BATCH = 64, SOON_NS = 200 * NS_PER_US };
 
 static int epoll_fd = -1;
 static bool stopping;
-static uint64_t soon_ns; /* until then an answer is expected, and waiting for it awake is quicker than being woken */
+static uint64_t soon_ns; /* until then an event is expected soon, and polling is faster than sleeping */
 
 bool loop_open(void) {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -26,7 +26,7 @@ void loop_expect_soon(void) {
     soon_ns = now_ns() + SOON_NS;
 }
 
-/* Yields in between, so that on a crowded machine whoever is to answer can run. */
+/* Yields between polls, so that on a busy machine the process that sends the event can run. */
 static int wait_for_events(struct epoll_event *events) {
     while (soon_ns != 0) {
         int ready = epoll_wait(epoll_fd, events, BATCH, 0);

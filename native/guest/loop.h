@@ -1,4 +1,4 @@
-/* The event loop: one epoll, and watches that say who is told about which descriptor. */
+/* The event loop: one epoll, and watches that map each descriptor to its callback. */
 #ifndef DUTYFREE_LOOP_H
 #define DUTYFREE_LOOP_H
 
@@ -18,7 +18,7 @@ bool loop_open(void);
 void loop_run(void);
 /* The next event will come within microseconds: do not sleep at once. */
 void loop_expect_soon(void);
-/* Makes loop_run return after the events at hand. */
+/* Makes loop_run return after the current batch of events. */
 void loop_stop(void);
 
 /* Ask for `events` (0: none, not even hang-ups, which epoll would repeat without end). False if the kernel refuses. */

@@ -39,7 +39,7 @@ static const char *stream_path; /* NULL: no machine of our own */
 static const char *control_path;
 static struct watch control_watch = WATCH_CLOSED;
 static bool asked_again;
-/* Opened before the sandbox has processes, which own every path; -1: not there, or something else lies there. */
+/* Opened before the sandbox has processes, which could replace every path; -1: missing, or another kind of file. */
 static int urandom = -1;
 static int memory_events = -1;
 static int pids_events = -1;
@@ -61,7 +61,7 @@ static void control_ready(struct watch *watch, uint32_t events) {
     loop_stop();
 }
 
-/* Machines that were one until now must not draw the same numbers. */
+/* Clones of one machine must not generate the same random numbers. */
 static bool reseed(const uint8_t *seed, size_t size) {
     struct {
         struct rand_pool_info info;
@@ -84,7 +84,7 @@ static void write_machine_id(const char *machine_id) {
 void machine_identify(const struct hello *hello) {
     if (stream_path == NULL) return;
     if (hello->clock_ns > 0) set_clock(hello->clock_ns);
-    if (hello->hostname_bytes > 0 && sethostname(hello->hostname, hello->hostname_bytes) != 0) errno = 0; /* go on without */
+    if (hello->hostname_bytes > 0 && sethostname(hello->hostname, hello->hostname_bytes) != 0) errno = 0; /* optional */
     if (hello->has_machine_id) write_machine_id(hello->machine_id);
     if (hello->seed_bytes > 0 && !reseed(hello->seed, hello->seed_bytes)) {
         stream_fault("the machine cannot be given random numbers of its own");
@@ -115,7 +115,7 @@ struct met machine_met_before(void) {
     return met_before;
 }
 
-/* Root of the machine is the sandbox's, but the guest is the host's: nobody traces it, or changes the kernel under it. */
+/* The sandbox has the machine's root user, but must not control the guest: it can neither trace it nor change the kernel. */
 static bool protect(void) {
     const int withheld[] = {CAP_SYS_PTRACE, CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_BOOT};
     for (size_t i = 0; i < sizeof withheld / sizeof *withheld; i++) {
@@ -124,14 +124,14 @@ static bool protect(void) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 
-/* A thousand runaway processes must not keep the guest from ending them; what it starts is ordinary again. */
+/* The guest gets a higher priority, so that it can end a thousand runaway processes; its children get the normal one. */
 static bool come_first(void) {
     const struct sched_param ordinary = {0};
     return setpriority(PRIO_PROCESS, 0, FIRST) == 0 &&
            syscall(SYS_sched_setscheduler, 0, SCHED_OTHER | SCHED_RESET_ON_FORK, &ordinary) == 0;
 }
 
-/* In a machine that was multiplied, the sandbox may have put something else in its place. */
+/* In a cloned machine the sandbox may have replaced the file. */
 static int open_urandom(void) {
     int fd = open("/dev/urandom", O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     struct stat info;
@@ -159,7 +159,7 @@ bool machine_own(const char *path, const char *control) {
     urandom = open_urandom();
     memory_events = open_events(BOUNDS "/memory.events");
     pids_events = open_events(BOUNDS "/pids.events");
-    machine_met(); /* what was met in a machine of which this is a copy is not this one's */
+    machine_met(); /* limits hit in the original machine do not count for its clone */
     return control_watch.fd >= 0 && watch_arm(&control_watch, EPOLLIN) && write(control_watch.fd, READY, 1) == 1;
 }
 
@@ -168,7 +168,7 @@ static void end_all(void) {
     while (wait(NULL) > 0 || errno == EINTR) continue;
 }
 
-/* What is in memory alone belonged to the processes. */
+/* Files that are only in memory belonged to the processes that are gone. */
 static void empty_shared_memory(void) {
     struct statfs space;
     char options[64] = "mode=1777";
@@ -184,7 +184,7 @@ void machine_again(int stream) {
     end_all();
     actions_clean_up();
     empty_shared_memory();
-    close(stream); /* and with it what of the old stream has not been read yet */
+    close(stream); /* this also drops unread bytes of the old stream */
     int fresh = open(stream_path, O_RDWR);
     if (fresh < 0) return;
     char number[16];

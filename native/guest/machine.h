@@ -1,5 +1,5 @@
-/* What a guest does that has a machine to itself (--machine): it gives the machine its identity, tells when its bounds
- * were met, and makes a fresh start in a machine that was multiplied. */
+/* A guest with its own machine (--machine): it gives the machine its identity, reports when limits were hit, and
+ * restarts in a clone of a saved machine. */
 #ifndef DUTYFREE_GUEST_MACHINE_H
 #define DUTYFREE_GUEST_MACHINE_H
 
@@ -13,14 +13,14 @@ struct met {
     uint64_t fork_refusals;
 };
 
-/* The stream is the port `path`; over the port `control` the host hears that the guest has started, and can have it set
- * the clock, or start again for a stream of which it has not heard before, in a machine that was saved and multiplied. */
+/* The stream is the port `path`. Over the port `control` the guest reports that it has started, and the host can order it
+ * to set the clock or, in a clone of a saved machine, to start again with a new stream. */
 bool machine_own(const char *path, const char *control);
 /* Does nothing for a guest that owns no machine. A machine that cannot be given random numbers of its own is a fault. */
 void machine_identify(const struct hello *hello);
-/* How often its bounds were met so far; zeros for a guest that owns no machine. */
+/* How often the machine's limits were hit so far; zeros for a guest without its own machine. */
 struct met machine_met(void);
-/* The same as it was known when it was last asked for. */
+/* The result of the last call of machine_met. */
 struct met machine_met_before(void);
 /* If the host has asked for it: end everything and start again. Returns if it has not, or if that fails. */
 void machine_again(int stream);

@@ -31,17 +31,17 @@ static int give_up(int code, const char *text) {
 static void children_changed(struct watch *watch, uint32_t events) {
     (void)events;
     struct signalfd_siginfo unused;
-    if (read(watch->fd, &unused, sizeof unused) > 0) actions_reap(); /* SIGCHLD is pending once, for any number */
+    if (read(watch->fd, &unused, sizeof unused) > 0) actions_reap(); /* one pending SIGCHLD may stand for several children */
 }
 
-/* Everything is blocked rather than ignored: a child then needs one call to be as a new process should be. */
+/* Signals are blocked, not ignored, so that a child needs only one call to get the default state. */
 static bool take_signals(void) {
     sigset_t all;
     sigset_t children;
     sigfillset(&all);
     sigemptyset(&children);
     sigaddset(&children, SIGCHLD);
-    /* Those that whoever starts programs is known to ignore; an exec has reset all others. */
+    /* Signals that some parents ignore, which exec keeps; exec resets all handlers. */
     const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, SIGUSR1, SIGUSR2, SIGXFSZ, SIGTSTP, SIGTTIN,
                            SIGTTOU};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_DFL);
@@ -93,7 +93,7 @@ static void end_everything(void) {
 int main(int argc, char **argv) {
     int in = -1;
     int out = -1;
-    /* A guest for one action among others: what the action left in the background is not its own to end. */
+    /* With --leave the guest serves one action of several: it must not end the action's background processes. */
     bool leaves = argc > 2 && strcmp(argv[argc - 1], "--leave") == 0;
     if (leaves) argc--;
     bool owns = argc > 4 && strcmp(argv[argc - 3], "--machine") == 0;

@@ -11,7 +11,7 @@
 
 enum {
     LINGERING_MAX = 256,
-    /* The kernel moves a terminal's bytes along on its own time and cannot say how many there are: this is more. */
+    /* The kernel moves a terminal's bytes with a delay and cannot report how many are left; this is an upper bound. */
     TERMINAL_REST_BYTES = 256 * 1024,
 };
 
@@ -42,7 +42,7 @@ static void account(struct outlet *outlet, uint64_t bytes) {
     stream_data_commit(action->id, outlet->stream, bytes);
 }
 
-/* One read; false when nothing more can be had now. */
+/* One read; false when no more output is available now. */
 static bool outlet_read(struct outlet *outlet) {
     uint64_t wanted = allowance(outlet->reader);
     if (outlet->reader->ended) wanted = least(wanted, outlet->left_bytes);
@@ -54,7 +54,7 @@ static bool outlet_read(struct outlet *outlet) {
     }
     if (got < 0 && errno == EINTR) return true;
     outlet->left_bytes = 0;
-    if (got == 0 || errno != EAGAIN) watch_close(&outlet->watch); /* EIO is how a terminal says that it is over */
+    if (got == 0 || errno != EAGAIN) watch_close(&outlet->watch); /* a terminal reports its end with EIO */
     return false;
 }
 
@@ -102,7 +102,7 @@ static void lingering_read(struct watch *watch, uint32_t events) {
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) watch_close(watch);
 }
 
-/* A free place, or that of whoever has been here longest. */
+/* A free slot, or the oldest one. */
 static struct watch *lingering_place(void) {
     for (unsigned i = 0; i < LINGERING_MAX; i++) {
         struct watch *place = &lingering[(lingering_next + i) % LINGERING_MAX];

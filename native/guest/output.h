@@ -11,7 +11,7 @@ struct action;
 
 struct outlet {
     struct watch watch;
-    struct action *reader; /* NULL: nobody reads it now */
+    struct action *reader; /* NULL: no action reads it now */
     uint8_t stream;        /* 1 stdout, 2 stderr */
     bool terminal;
     uint64_t left_bytes; /* of what was in it when the command ended, still to be read */
@@ -24,7 +24,7 @@ void outlet_arm(struct outlet *outlet);
 void outlet_measure_rest(struct outlet *outlet);
 /* Read the rest as far as credit and room allow; true when there is none left. */
 bool outlet_drain(struct outlet *outlet);
-/* The action is over, but others may still write: what they write is read and dropped. */
+/* The action is over, but background processes may still write: their output is read and dropped. */
 void outlet_linger(struct outlet *outlet);
 
 #endif

@@ -29,8 +29,8 @@ struct request {
 
 enum request_outcome { REQUEST_GOOD, REQUEST_BAD, REQUEST_BROKEN, REQUEST_NO_MEMORY };
 
-/* GOOD: to be freed with request_free. BAD: well-formed but senseless, `*reason` says how. BROKEN: not a list of
- * fields. NO_MEMORY: as it says. */
+/* GOOD: free it with request_free. BAD: well-formed but invalid, `*reason` says why. BROKEN: not a list of fields.
+ * NO_MEMORY: malloc failed. */
 enum request_outcome request_parse(struct request *request, const uint8_t *payload, size_t length,
                                    const char **reason);
 void request_free(struct request *request);

@@ -63,7 +63,7 @@ static void line_kill(struct timer *timer) {
     timer_set(timer, now_ns() + (uint64_t)PATIENCE_MS * NS_PER_MS, session_kill);
 }
 
-/* Before the line has begun, the shell would take the signal for nothing. */
+/* Before the line has begun, the shell would ignore the signal. */
 static void line_interrupt(struct session *session);
 
 static void interrupt_again(struct timer *timer) {
@@ -105,7 +105,7 @@ static void line_expired(struct timer *timer) {
 static void line_ended(struct session *session, int wait_status) {
     timer_clear(&session->interrupt_timer);
     action_ended(session->line, wait_status, NULL);
-    /* Nobody waits for the memory of a long text to be given back but the sandbox's limit. */
+    /* Free the memory of a long text now, because it counts against the sandbox's memory limit. */
     if (session->text_bytes > TEXT_KEEP_BYTES && ftruncate(session->text_fd, 0) == 0) session->text_bytes = 0;
 }
 
@@ -154,10 +154,10 @@ static void status_ready(struct watch *watch, uint32_t events) {
     struct session *session = (struct session *)((char *)watch - offsetof(struct session, status));
     char bytes[64];
     ssize_t got = read(watch->fd, bytes, sizeof bytes);
-    if (got == 0) watch_close(watch); /* the shell is going, or has become another program */
+    if (got == 0) watch_close(watch); /* the shell exits, or has exec'd another program */
     for (ssize_t i = 0; i < got; i++) {
         if (status_take(session, bytes[i])) continue;
-        /* Only a meddler writes anything else. */
+        /* Only a process that tampers with the session writes anything else. */
         if (session->shell->pid > 0) tree_kill(session->shell->pid, action_strays(session->shell));
         return;
     }
@@ -213,12 +213,12 @@ static bool write_text(struct session *session, const char *text) {
     return pwritev(session->text_fd, parts, 3, 0) == (ssize_t)session->text_bytes;
 }
 
-/* What drives one line is far smaller than a pipe, and the shell has read what was before it. */
+/* The driver text of one line fits into the pipe, because the shell has read the text before it. */
 static void drive(const struct session *session, const char *const parts[2]) {
     const char *texts[3] = {parts[0], parts[1] != NULL ? session->stdin_path : "", parts[1] != NULL ? parts[1] : ""};
     struct iovec pieces[3];
     for (int i = 0; i < 3; i++) pieces[i] = (struct iovec){.iov_base = (char *)texts[i], .iov_len = strlen(texts[i])};
-    if (writev(session->driver_fd, pieces, 3) < 0) return; /* the shell's exit is on its way */
+    if (writev(session->driver_fd, pieces, 3) < 0) return; /* the shell has ended; its exit arrives as another event */
 }
 
 void session_run_line(uint32_t id, const struct request *request) {
@@ -246,7 +246,7 @@ void session_run_line(uint32_t id, const struct request *request) {
     session->line_began = moment_now();
     line->started_ns = now_ns();
     drive(session, session->dialect->line);
-    loop_expect_soon(); /* many lines are a builtin or two */
+    loop_expect_soon(); /* many lines are short builtins */
     action_watch_deadline(line, request->timeout_ms, line_expired);
     action_queue(line);
 }

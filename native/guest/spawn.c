@@ -16,7 +16,7 @@
 enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NOT_FOUND = 127 };
 
 static const char USUAL_PATH[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-static bool yields_memory; /* children go before the guest when memory runs out */
+static bool yields_memory; /* the OOM killer takes children before the guest */
 static bool may_stray;
 
 void spawn_prepare(void) {
@@ -29,7 +29,7 @@ bool spawn_may_stray(void) {
     return may_stray;
 }
 
-/* Raising one's own score needs no privilege, and a process can lower it again no further than to the guest's. */
+/* Raising the OOM score needs no privilege, and a child can lower its score only to the guest's. */
 static bool yield_memory(const char *path) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -47,10 +47,10 @@ void spawn_complain(int fd, const char *name, int error) {
         {.iov_base = (char *)reason, .iov_len = strlen(reason)},
         {.iov_base = (char *)"\n", .iov_len = 1},
     };
-    if (writev(fd, parts, sizeof parts / sizeof *parts) < 0) return; /* nobody is left to be told */
+    if (writev(fd, parts, sizeof parts / sizeof *parts) < 0) return; /* no reader is left */
 }
 
-/* Returns only if nothing could be executed: the errno that says most. */
+/* Returns only if no file could be executed: the most informative errno. */
 static int exec_found(const struct launch *launch) {
     const char *name = launch->argv[0];
     if (launch->path != NULL || strchr(name, '/') != NULL) {

@@ -1,4 +1,4 @@
-/* Making one process, at the cost of a bare vfork and exec. */
+/* Starts one process, at the cost of a bare vfork and exec. */
 #ifndef DUTYFREE_SPAWN_H
 #define DUTYFREE_SPAWN_H
 
@@ -23,12 +23,12 @@ struct launch {
 
 /* Called once at start-up: finds out what children must undo. */
 void spawn_prepare(void);
-/* Whether programs could leave their trees; where the sandbox's filter of system calls is ours, they cannot. */
+/* Whether processes can leave their process tree; under our seccomp filter they cannot. */
 bool spawn_may_stray(void);
-/* Starts the child in the guest's present working directory. -1 with errno when no process could be made. A program
- * that cannot be executed is told on the child's stderr, and its exit code is 126 or 127. */
+/* Starts the child in the guest's present working directory. -1 with errno when no process could be made. If a
+ * program cannot be executed, the child writes the reason to stderr and exits with code 126 or 127. */
 pid_t spawn(const struct launch *launch);
-/* Say on `fd` why NAME cannot run. */
+/* Write to `fd` why NAME cannot run. */
 void spawn_complain(int fd, const char *name, int error);
 
 #endif

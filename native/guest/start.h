@@ -7,9 +7,9 @@
 #include "action.h"
 #include "request.h"
 
-/* Modes 0 to 2. Sends REFUSED if the command cannot be started for the host's own fault or for want of descriptors. */
+/* Modes 0 to 2. Sends REFUSED if the command cannot be started because the request is wrong or descriptors ran out. */
 void start_command(uint32_t id, const struct request *request);
-/* Tell the action's terminal, if it has one, of its new size. */
+/* Set the size of the action's terminal, if it has one. */
 void start_resize(struct action *action, uint16_t rows, uint16_t cols);
 
 /* A pipe whose end for the guest does not block; `guest_end` is 0 to read from it, 1 to write into it. */

@@ -160,7 +160,7 @@ static uint8_t *room_for(size_t bytes) {
 
 void stream_send(enum frame_kind kind, uint32_t id, const void *payload, size_t length) {
     uint8_t *at = room_for(FRAME_HEADER_BYTES + length);
-    if (at == NULL) { /* the pauses above make this impossible for a host that is within its bounds */
+    if (at == NULL) { /* impossible for a host within its limits, because the guest pauses above */
         stream_end();
         return;
     }
@@ -180,7 +180,7 @@ bool stream_has_room(void) {
 }
 
 uint8_t *stream_data_room(void) {
-    /* Whoever asks has seen stream_has_room, or throws the bytes away: past the pause there is still this much. */
+    /* Callers check stream_has_room first or drop the bytes, and this much room is left even when output pauses. */
     return room_for(FRAME_HEADER_BYTES + FRAME_DATA_MAX_BYTES) + FRAME_HEADER_BYTES;
 }
 

@@ -25,11 +25,11 @@ void stream_data_drop(size_t length);
 bool stream_has_room(void);
 void stream_flush(void);
 
-/* Tell the host what was wrong, and stop. */
+/* Send the host the reason as a fault, and stop. */
 void stream_fault(const char *text);
 /* Take and send nothing more, and stop. */
 void stream_end(void);
-/* Give back the memory of the buffers as far as it is not in use. */
+/* Return the unused memory of the buffers to the kernel. */
 void stream_trim(void);
 
 #endif

@@ -59,7 +59,7 @@ static bool copy_content(struct tar_source *source, int fd, uint64_t size) {
     return true;
 }
 
-/* Whatever is in the way of a new entry goes, unless it is a directory. */
+/* Removes a file in the place of a new entry, unless it is a directory. */
 static bool make_way(int parent, const char *name) {
     return unlinkat(parent, name, 0) == 0 || errno == ENOENT;
 }
@@ -87,7 +87,7 @@ static bool place_link(struct placing *placing, int parent, const char *name, co
     int target_parent = walk_to_parent(placing->root, target, false, &target_name);
     if (target_parent < 0) return false;
     bool placed = fstatat(target_parent, target_name, &old, AT_SYMLINK_NOFOLLOW) == 0;
-    /* A link to itself is there already, and must not be removed to make way for itself. */
+    /* A hard link to itself exists already; removing the old file would remove the target. */
     bool same = placed && fstatat(parent, name, &new, AT_SYMLINK_NOFOLLOW) == 0 && old.st_ino == new.st_ino &&
                 old.st_dev == new.st_dev;
     if (placed && !same) {

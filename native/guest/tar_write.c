@@ -96,7 +96,7 @@ static bool put_header(struct packing *packing, const struct stat *info, char ty
     return write_full(packing->out, &header, sizeof header);
 }
 
-/* Exactly as many bytes as the header has promised, whatever has happened to the file since. */
+/* Writes exactly as many bytes as the header says, even if the file's size changed since. */
 static bool put_content(struct packing *packing, int fd, uint64_t size) {
     uint64_t copied;
     if (!copy(fd, packing->out, size, &copied)) return false;
@@ -155,7 +155,7 @@ static bool pack_entry(struct packing *packing, int parent, const char *name, in
     if (S_ISREG(info.st_mode)) return pack_file(packing, parent, name) || errno == ENOENT;
     if (S_ISLNK(info.st_mode)) return pack_symlink(packing, parent, name, &info) || errno == ENOENT;
     if (S_ISDIR(info.st_mode)) return pack_directory(packing, parent, name, &info, depth);
-    return true; /* fifos, sockets and devices mean nothing elsewhere */
+    return true; /* skip fifos, sockets and devices */
 }
 
 /* Takes the descriptor. On failure the path of what is at fault stays in `packing`. */

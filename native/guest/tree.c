@@ -13,7 +13,7 @@
 #include "clock.h"
 
 enum {
-    ROUNDS_MAX = 64, /* a tree that still grows after so many rounds is killed as far as it is known */
+    ROUNDS_MAX = 64, /* after this many rounds a tree that still grows is killed as far as it is known */
     STAT_BYTES = 512,
     STAT_PPID_FIELD = 4,
     STAT_SESSION_FIELD = 6,
@@ -65,7 +65,7 @@ struct moment moment_now(void) {
     return (struct moment){.tick = ticks_now(), .last_pid = last_pid()};
 }
 
-/* Ticks are coarse; within the one of the moment itself, pids tell. */
+/* Start times are in coarse ticks; within the same tick, the pid decides. */
 static bool started_after(const struct process *process, struct moment since) {
     if (process->start_tick != UNKNOWN_TICK && process->start_tick != since.tick) return process->start_tick > since.tick;
     return process->pid > since.last_pid;
@@ -127,8 +127,8 @@ static struct process *find(const struct table *table, pid_t pid) {
     return bsearch(&key, table->list, table->count, sizeof key, compare_pids);
 }
 
-/* Without a /proc of our own (a container may forbid it) pids are tried one after the other. The kernel does not tell
- * their parents then, but their sessions: of a tree we know what has not left the session of its root. */
+/* Without a /proc of our own (a container may forbid it) pids are tried one after the other. Then the kernel does
+ * not show their parents, only their sessions: the known tree is the processes in the session of its root. */
 static bool scan_pids(struct table *table) {
     bool complete = true;
     pid_t last = last_pid();

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* A moment in the life of the process table: whether a process was started before or after it can be told. */
+/* A moment in time: tree.c can decide whether a process was started before or after it. */
 struct moment {
     uint64_t tick;
     pid_t last_pid;
@@ -15,11 +15,11 @@ struct moment {
 struct moment moment_now(void);
 
 /* Which of the guest's orphans count as part of a tree. The first process of an action is the reaper of all that it
- * starts, but a program can undo that, or be born beside its maker, and then leaves its tree for the guest. */
+ * starts, but a program can undo that, or be created as its parent's sibling; then the guest becomes its parent. */
 enum strays {
     STRAYS_NONE,
     STRAYS_OF_SESSION, /* those that are in the session of the tree's first process */
-    STRAYS_ALL,        /* all that were started after it: nobody else can have started them */
+    STRAYS_ALL,        /* all that were started after it: no other action can have started them */
 };
 
 /* Freeze and then kill a process and everything below it. */

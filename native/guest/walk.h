@@ -1,4 +1,4 @@
-/* Walking paths without being led astray. */
+/* Walks paths without following symlinks out of the tree. */
 #ifndef DUTYFREE_WALK_H
 #define DUTYFREE_WALK_H
 

@@ -25,7 +25,7 @@ static uint64_t ticks_now(void) {
 }
 #endif
 
-/* The one of several readings that was interrupted least. */
+/* The reading with the shortest interruption, out of several. */
 static struct moment moment_now(void) {
     struct moment best = {0};
     uint64_t least_ns = UINT64_MAX;

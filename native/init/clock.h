@@ -1,4 +1,4 @@
-/* On the host: how fast its processor counts, which an emulated machine must be told. */
+/* On the host: measures the rate of the processor's time stamp counter, which an emulated machine needs. */
 #ifndef DUTYFREE_INIT_CLOCK_H
 #define DUTYFREE_INIT_CLOCK_H
 

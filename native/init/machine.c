@@ -110,7 +110,7 @@ static bool link_descriptors(void) {
 }
 
 bool machine_prepare(void) {
-    /* Without overcommitting, a request for more than there is would be refused at once, and look like a mistake. */
+    /* Without overcommit, the kernel would refuse a large allocation at once, and the OOM limit would not be seen. */
     return put("/proc/sys/vm/overcommit_memory", "1") && put("/sys/fs/cgroup/cgroup.subtree_control", "+memory +pids +cpu") &&
            make_directory(BOUNDS) && put(BOUNDS "/cgroup.procs", "0") && link_descriptors() &&
            place("tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, "mode=1777") && raise_loopback();
@@ -134,7 +134,7 @@ static bool resemble(const char *path, const char *model) {
     return stat(model, &info) == 0 && chown(path, info.st_uid, info.st_gid) == 0 && chmod(path, info.st_mode & 07777) == 0;
 }
 
-/* The image may be another one than that which the machine started with: what was read of that is forgotten. */
+/* The image may differ from the one at the machine's start, so cached blocks of the old one are dropped. */
 static bool mount_image(void) {
     int fd = open(IMAGE, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;

@@ -12,7 +12,7 @@ bool machine_mount_kernel_files(void);
 bool machine_load_modules(void);
 /* The device of the port of this name; false if it is not there (yet). */
 bool machine_find_port(const char *name, char *path, size_t size);
-/* What can be done before the order is known, so that machines are saved with it done. */
+/* The steps that do not depend on the order; saved machines have done them. */
 bool machine_prepare(void);
 /* Put this process, and so all that it will start, under the order's bounds. */
 bool machine_set_bounds(const struct order *order);

@@ -1,7 +1,7 @@
 /* dutyfree-init: the first process of a microVM, started from its initrd.
  *
- * It loads the kernel's modules, says that it is there, and waits for the host's order, which is the moment at which
- * machines are saved and multiplied. Then it puts the sandbox's root together, sets its bounds, and becomes the guest. */
+ * It loads the kernel's modules, reports to the host, and waits for the host's order. At that point machines are saved and
+ * cloned. Then it builds the sandbox's root, sets its limits, and executes the guest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { PORT_WAIT_MS = 10000, PAUSE_MS = 2 };
 
 static int control = -1;
 
-/* Tell the host, and the console, for which nobody may listen. */
+/* Report the error to the host and to the console, which may have no reader. */
 static void give_up(const char *what) {
     char text[160];
     int length = snprintf(text, sizeof text, "%s: %s\n", what, strerror(errno));

@@ -1,4 +1,4 @@
-/* What the host tells a machine before it becomes a sandbox: little endian, 64 bytes, the rest of them zero. */
+/* The host's order to a machine that becomes a sandbox: 64 bytes, little endian, unused bytes zero. */
 #ifndef DUTYFREE_ORDER_H
 #define DUTYFREE_ORDER_H
 
@@ -17,7 +17,7 @@ struct order {
     uint64_t cpu_us; /* of each period */
 };
 
-/* False for bytes that are no order. */
+/* False for an invalid order. */
 bool order_read(const uint8_t bytes[ORDER_BYTES], struct order *order);
 
 #endif

@@ -1,4 +1,4 @@
-/* The birth of a cell: its request read and, in its own first process, carried out. */
+/* The creation of a cell: reads the request, and carries it out in the cell's first process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
@@ -112,7 +112,7 @@ void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t
         step_failed(step, OP_USER, errno, "descriptor");
         return;
     }
-    /* What other cells have written, and all else that is the spawner's, is out of the reach of a hostile image. */
+    /* A hostile image must not reach files of other cells or of the spawner. */
     int needed[] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD, spawner->netlinks.listeners};
     close_all_but(needed, sizeof needed / sizeof *needed);
     struct field_reader reader;

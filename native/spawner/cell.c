@@ -1,4 +1,4 @@
-/* The life of a cell: told its ids, frozen, reaped, and everything that it held given back. */
+/* The life of a cell: maps its ids, freezes it, reaps it, and frees everything that it held. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -20,8 +20,8 @@
 #include "spawner.h"
 
 enum {
-    LIGHT_BYTES = 1 << 20, /* a writable space up to this size is let go of without a child */
-    PATIENCE_MS = 5,       /* for so long, cells that are being born go before what dead ones have left */
+    LIGHT_BYTES = 1 << 20, /* a writable space up to this size is freed without a child process */
+    PATIENCE_MS = 5,       /* the clean-up of dead cells waits this long for cells that are being created */
 };
 
 /* Slots are reused; the table only grows. Slot numbers go to epoll, so they stay valid while a cell lives. */
@@ -95,7 +95,7 @@ void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, i
                 start(spawner, cell, &birth, fields, length, stream, &step);
     birth_close(&birth);
     if (done) reply_number(spawner, REPLY_SPAWNED, cell->number, TAG_PID, (uint64_t)cell->pid);
-    else reply_failed(spawner, cell->number, &step); /* what it holds is given back by the next cells_reap */
+    else reply_failed(spawner, cell->number, &step); /* the next cells_reap frees what it holds */
 }
 
 /* Out of the event loop first: a cell that is being built holds a copy, which would keep the event alive. */
@@ -130,7 +130,7 @@ void cell_status_ready(struct spawner *spawner, uint32_t slot) {
     if (cell->status < 0) return; /* an event that was already on its way */
     ssize_t got = receive(cell, &step);
     if (got < 0 && errno == EAGAIN) return;
-    if (got == 1) { /* it has left for its user namespace and wants its ids */
+    if (got == 1) { /* the cell has entered its user namespace and needs its id maps */
         char answer = map_ids(cell->pid, cell->ids.outside, cell->ids.count) ? 'y' : (char)errno;
         (void)send(cell->status, &answer, 1, MSG_NOSIGNAL);
         return;
@@ -160,7 +160,7 @@ static bool freeze(struct cell *cell, const struct cell *space, struct step *ste
     }
     close(cell->kept);
     cell->kept = clone_mount(path);
-    if (cell->root < 0) { /* held, so that the cell's death, for which a snapshot waits, is not the end of its root */
+    if (cell->root < 0) { /* kept open, so that the cell's death, for which a snapshot waits, does not wait for the removal of its root */
         snprintf(path, sizeof path, "/proc/%d/root", (int)cell->pid);
         cell->root = open(path, O_PATH | O_CLOEXEC);
     }
@@ -190,7 +190,7 @@ static void let_go_of_frozen(const struct cell *space) {
     (void)holdings_drop_scratch(&space->holdings);
 }
 
-/* By a child, while others are served: the last to let go of a file system frees all that is in it. */
+/* In a child, because the last process that closes a file system frees its files, which takes time. */
 static void drop(struct cell *space) {
     space->frozen = false;
     space->removing = true;
@@ -237,7 +237,7 @@ static void process_ended(struct spawner *spawner, pid_t pid, int status) {
     }
 }
 
-/* Whether the last to let go of the cell's writable space will be busy for a while. */
+/* Whether freeing the cell's writable space takes long. */
 static bool is_heavy(const struct cell *cell) {
     struct statfs space;
     if (cell->holdings.scratch_count || cell->root >= 0 || (cell->kept >= 0 && cell->image)) return true;
@@ -245,7 +245,7 @@ static bool is_heavy(const struct cell *cell) {
     return (space.f_blocks - space.f_bfree) * (uint64_t)space.f_bsize > LIGHT_BYTES;
 }
 
-/* A child that holds the writable space a little longer than we do, so that it is the last to let go. */
+/* A child that keeps the writable space open longer than this process, so that the child frees it. */
 static pid_t remover(const struct cell *cell) {
     int gate[2];
     char none;
@@ -266,7 +266,7 @@ static pid_t remover(const struct cell *cell) {
     return pid;
 }
 
-/* What a cell wrote on a disk is not its own to remove if it has become a layer. */
+/* Files that a cell wrote on disk stay if they have become a layer. */
 static void bequeath(struct cell *cell) {
     for (uint32_t i = 0; i < slots && cell->holdings.scratch_count; i++) {
         struct cell *heir = &cells[i];
@@ -280,7 +280,7 @@ static void bequeath(struct cell *cell) {
 /* True when nothing is held any more. */
 static bool give_back(struct spawner *spawner, uint32_t slot) {
     struct cell *cell = &cells[slot];
-    if (cell->status >= 0) cell_status_ready(spawner, slot); /* its last words, before its end is told */
+    if (cell->status >= 0) cell_status_ready(spawner, slot); /* read its last message before reporting its end */
     if (cell->status >= 0) close_status(spawner, cell);
     if (!holdings_drop_cgroups(&cell->holdings)) return false;
     if (!cell->removing) bequeath(cell);
@@ -305,7 +305,7 @@ bool cells_reap(struct spawner *spawner) {
     for (uint32_t i = 0; i < slots; i++) {
         struct cell *cell = &cells[i];
         if (!cell->used || cell->frozen || cell->pid > 0) continue;
-        bool waits = births > 0 || cell->root >= 0; /* a cell whose space was frozen has a successor, about to be born */
+        bool waits = births > 0 || cell->root >= 0; /* a cell whose space was frozen has a successor that is created next */
         if (waits && cell->status < 0 && now_ms() - cell->ended_ms < PATIENCE_MS) {
             again = true;
             continue;

@@ -1,4 +1,4 @@
-/* Cells, from their birth on, and what they, or the spawner itself, hold on the machine and have to give back. */
+/* Cells, and the resources of the machine that cells and the spawner hold and must free. */
 #ifndef DUTYFREE_CELL_H
 #define DUTYFREE_CELL_H
 
@@ -15,7 +15,7 @@ struct holdings {
 
 /* Does OP_CGROUP, OP_SET or OP_SCRATCH and remembers what it made. */
 bool holdings_take(struct holdings *holdings, const struct field *field, struct step *step);
-/* False while a cgroup is still busy: the kernel lets go of a dead process a little later than its parent hears of it. */
+/* False while a cgroup is still busy: the kernel frees a dead process a little later than it notifies the parent. */
 bool holdings_drop_cgroups(struct holdings *holdings);
 bool holdings_drop_scratch(const struct holdings *holdings);
 void holdings_free(struct holdings *holdings);
@@ -29,8 +29,8 @@ struct cell {
     uint64_t origin; /* of a frozen space: the cell that it was of */
     bool image;     /* its writable space is a file system on a disk of its own */
     int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
-    int root;       /* of a cell whose space was frozen: taking its root down takes long, and a child does it; -1 for none */
-    int status;     /* where the cell tells what it needs or what went wrong; -1 once it has started */
+    int root;       /* of a cell whose space was frozen: a child unmounts its root, which takes long; -1 for none */
+    int status;     /* the cell's socket for requests and errors during its creation; -1 once it has started */
     int exit_status;
     int64_t ended_ms;
     struct ids ids;

@@ -101,7 +101,7 @@ static void remove_round(const char *path, unsigned long *changes) {
     closedir(entries);
 }
 
-/* Ends when the tree is gone, and when a round could change nothing any more. */
+/* Ends when the tree is gone, or when a round removes nothing. */
 static bool remove_tree(const char *path) {
     for (unsigned long changes = 0, before = 0; rmdir(path) < 0 && errno != ENOENT; before = changes) {
         remove_round(path, &changes);

@@ -40,7 +40,7 @@ static int make_namespace(const struct ids *ids) {
     char path[48];
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* (should we have died before, it lives on for nothing: as rare as harmless) */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* (if we died before this call, the process stays: rare and harmless) */
         for (;;) pause();
     }
     if (pid < 0) return -1;

@@ -57,7 +57,7 @@ int image_open(const char *template, const char *path) {
     int error = errno;
     close(from);
     if (image >= 0) {
-        unlink(path); /* the device keeps it; so nothing is left, whatever happens to us */
+        unlink(path); /* the device keeps the file, so nothing is left even if we are killed */
         close(image);
     }
     errno = error;

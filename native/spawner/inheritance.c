@@ -1,4 +1,4 @@
-/* What a cell must not have from the process that started us. */
+/* What a cell must not inherit from the process that started the spawner. */
 #include <fcntl.h>
 #include <linux/keyctl.h>
 #include <stdlib.h>
@@ -19,6 +19,6 @@ void inheritance_note(void) {
 }
 
 void inheritance_leave(void) {
-    /* Lower than root, or nobody, has set it before, only root can; and a cell lowers its own no further than root did. */
+    /* Only root can lower the OOM score below the value that root set last, so a cell cannot lower its own further. */
     if (adjusted) (void)write_file(score, "0");
 }

@@ -28,7 +28,7 @@ bool map_ids(pid_t pid, uint64_t outside, uint64_t count) {
     return true;
 }
 
-/* The answer takes microseconds: waiting for it awake is quicker than being woken. */
+/* The answer takes microseconds, so polling is faster than sleeping. */
 static bool await_answer(int status, char *answer) {
     for (int64_t deadline_ms = now_ms() + 2; now_ms() < deadline_ms; sched_yield()) {
         ssize_t got = recv(status, answer, 1, MSG_DONTWAIT);
@@ -54,7 +54,7 @@ static bool ask_for_ids(int status, int kept) {
     return sendmsg(status, &message, MSG_NOSIGNAL) == 1;
 }
 
-/* The kernel charges what a namespace's processes use (inotify instances, say) to whoever made it, too. An id that no
+/* The kernel also charges what a namespace's processes use (inotify instances, say) to the id that made it. An id that no
  * other cell has keeps one cell from using up what the host's root, or another cell, needs. */
 static bool enter_user_namespace(int status, uid_t account, int kept) {
     char answer;
@@ -130,7 +130,7 @@ void lockdown_and_exec(const struct lockdown *lockdown, struct step *step) {
     /* Changing ids has cleared it; before the filter, so that the order of privileges lost stays simple. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char word;
-    if (recv(lockdown->status, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0) _exit(127); /* it has died meanwhile */
+    if (recv(lockdown->status, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0) _exit(127); /* the spawner has died meanwhile */
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || !filters_install(lockdown->filters, lockdown->listeners)) {
         step_failed(step, OP_EXEC, errno, "seccomp");
         return;

@@ -37,7 +37,7 @@ static _Noreturn void die(const char *what) {
     exit(1);
 }
 
-/* A private copy that nobody can change: a cell sees its guest as /proc/1/exe. */
+/* A private, sealed copy: a cell sees its guest as /proc/1/exe and must not change it. */
 static int seal_guest(const char *path) {
     struct stat info;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -54,8 +54,8 @@ static int seal_guest(const char *path) {
     return memory;
 }
 
-/* Mounts made from here on are nobody else's. Without the privileges for that, we first become root of a user namespace
- * of our own; that may also be root in a container, which has few of them. */
+/* Mounts made after this are private to the spawner. Without the privileges for that (an ordinary user, or root in a
+ * container), the spawner first becomes root of its own user namespace. */
 static void leave_the_host(bool rootless) {
     uid_t uid = geteuid();
     gid_t gid = getegid();
@@ -82,7 +82,7 @@ static void prepare(struct spawner *spawner, const uint8_t *fields, size_t lengt
     else reply_failed(spawner, 0, &step);
 }
 
-/* What is wanted of a cell that exists: its number, and for some requests that of a frozen space. */
+/* A request about an existing cell: the cell's number and, for some requests, the number of a frozen space. */
 static void request_for_cell(struct spawner *spawner, enum request kind, const uint8_t *fields, size_t length) {
     struct field_reader reader;
     struct field field;
@@ -147,7 +147,7 @@ static void run(struct spawner *spawner, int signals, int host) {
                     deadline_ms = now_ms() + FAREWELL_MS;
                     (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, spawner->control, NULL);
                     (void)epoll_ctl(spawner->epoll, EPOLL_CTL_DEL, host, NULL);
-                    (void)shutdown(spawner->control, SHUT_RDWR); /* a reply must not wait for a copy that nobody reads */
+                    (void)shutdown(spawner->control, SHUT_RDWR); /* a reply must not block on a copy of the socket that no process reads */
                     cells_kill();
                 }
             } else if (data == SIGNAL_EVENT) {
@@ -185,7 +185,7 @@ int main(int argc, char **argv) {
     umask(0); /* modes are as they were planned */
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup3(null, IMAGE_FD, O_CLOEXEC) < 0 || dup3(null, IDS_FD, O_CLOEXEC) < 0)
-        die("/dev/null"); /* so that these numbers are never another's */
+        die("/dev/null"); /* so that no other file gets these descriptor numbers */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) < 0) die("getrlimit");
     spawner.files = files;
@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
     networks_stop(&spawner.networks);
     netlinks_stop(&spawner.netlinks);
     for (int64_t deadline_ms = now_ms() + FAREWELL_MS; !holdings_drop_cgroups(&own) && now_ms() < deadline_ms;) {
-        (void)cells_reap(&spawner); /* a cell that took its time to die is in there */
+        (void)cells_reap(&spawner); /* also reaps cells that died late */
         usleep(1000 * RETRY_MS);
     }
     return holdings_drop_scratch(&own) ? 0 : 1;

@@ -1,9 +1,9 @@
 /* Netlink sockets for cells: counted, and made by a process of ours.
  *
- * getifaddrs() needs them, so that cells cannot go without; but the kernel charges what is in their receive buffers to
- * nobody, and a program can fill them with answers that it never reads. The filter of system calls therefore passes each
- * wish for one on to the keeper, which makes the socket in the cell's network and puts it into the program, as long as
- * the cell has few others. Nobody else makes one, so that threads that ask at once cannot get more than that. */
+ * getifaddrs() needs them, so that cells cannot go without; but the kernel charges their receive buffers to no
+ * cgroup, and a program can fill them with answers that it never reads. So the seccomp filter forwards each request for
+ * one to the keeper, which makes the socket in the cell's network and passes it to the program, as long as the cell has
+ * few others. Only the keeper makes them, so concurrent threads cannot get more than that. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -37,7 +37,7 @@ enum {
 
 struct cell_sockets {
     int listener;
-    int open; /* an epoll instance that nobody waits for: the kernel takes a socket out of it when its last user is gone */
+    int open; /* an epoll instance used as a counter: the kernel removes a socket from it when its last user closes it */
     int count;
 };
 
@@ -237,6 +237,6 @@ void netlinks_hand_over(int listeners, int listener) {
 void netlinks_stop(const struct netlinks *netlinks) {
     close(netlinks->listeners);
     if (netlinks->keeper <= 0) return;
-    kill(netlinks->keeper, SIGKILL); /* it has nothing to put in order */
+    kill(netlinks->keeper, SIGKILL); /* it has nothing to clean up */
     (void)waitpid(netlinks->keeper, NULL, 0);
 }

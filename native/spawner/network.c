@@ -1,7 +1,7 @@
 /* Network namespaces, made ahead of time.
  *
- * Making one takes the kernel longer than all the rest of a cell's creation. A process of our own does it while nobody
- * waits: it keeps a few in stock, each fresh, each given to one cell and never seen again. */
+ * Making one takes the kernel longer than the rest of a cell's creation. A separate process makes a few ahead of time;
+ * each one is new and is given to exactly one cell. */
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -55,7 +55,7 @@ static bool send_network(int socket_fd, int network, char error) {
 
 static _Noreturn void make_networks(int orders) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int home = make_network(); /* to come back to: nobody's network may live on because we are in it */
+    int home = make_network(); /* to return to, so that this process does not keep a cell's network alive */
     int refused = home < 0 ? errno : 0; /* then every order gets this answer */
     for (char order; recv(orders, &order, 1, 0) == 1;) {
         int network = refused ? -1 : make_network();

@@ -129,7 +129,7 @@ static bool make_file(const struct arguments *a, bool replace) {
     const char *name;
     int directory = open_parent(a->text[0], &name);
     if (directory < 0) return false;
-    if (replace) (void)unlinkat(directory, name, 0); /* what is there may be a link, or somebody else's */
+    if (replace) (void)unlinkat(directory, name, 0); /* the existing file may be a symlink, or another user's */
     bool done = make_file_in(directory, name, a);
     int error = errno;
     close(directory);
@@ -137,7 +137,7 @@ static bool make_file(const struct arguments *a, bool replace) {
     return done;
 }
 
-/* What is private by now, or not a file any more, is not copied: we may be able to read what a cell must not. */
+/* Skips files that are now private or no regular files: the spawner can read files that a cell must not. */
 static bool copy_content(int source, const struct arguments *a) {
     struct stat found;
     uid_t owner = (uid_t)number_of(a->text[3]);
@@ -164,7 +164,7 @@ static bool forget_times(const char *path) {
 static void copy_file(const struct arguments *a) {
     struct open_how how = {.flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
     int source = (int)syscall(SYS_openat2, AT_FDCWD, a->text[0], &how, sizeof how);
-    if (source < 0) return; /* somebody may have put a link there, or in place of a directory */
+    if (source < 0) return; /* another user may have put a symlink there, or in place of a directory */
     (void)copy_content(source, a);
     close(source);
 }
@@ -217,7 +217,7 @@ static bool show(const struct arguments *a) {
 }
 
 static bool take_part(const struct arguments *a) {
-    bool directory = number_of(a->text[3]) != 0; /* not asked of a file system that may not answer */
+    bool directory = number_of(a->text[3]) != 0; /* the plan says it: asking a network file system could block */
     bool there = directory ? mkdir(a->text[1], 0755) == 0 : mknod(a->text[1], S_IFREG | 0644, 0) == 0;
     return (there || errno == EEXIST) && bind_tree(a->text[0], a->text[1], number_of(a->text[2]) != 0);
 }

@@ -1,4 +1,4 @@
-/* What the spawner tells the host. A host that is gone is noticed by the event loop, not here. */
+/* Replies of the spawner to the host. The event loop notices when the host is gone, not this file. */
 #include <string.h>
 #include <sys/socket.h>
 

@@ -92,7 +92,7 @@ static const int allowed[] = {
 enum {
     ALLOWED = sizeof allowed / sizeof *allowed,
     LAST_KNOWN = 462, /* mseal: what this list was drawn up against */
-    FIRST_RECENT = 424, /* from here on programs are used to a kernel that does not have it yet */
+    FIRST_RECENT = 424, /* programs handle kernels without these newer calls */
     NEW_NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID |
                      CLONE_NEWNET,
 };
@@ -124,7 +124,7 @@ static void emit_architecture(void) {
     emit((struct sock_filter)REFUSE(ENOSYS));
 }
 
-/* Calls that cells do without. Libraries take them for not there, and use what was before them. */
+/* Calls that cells do not get. They give ENOSYS, so libraries fall back to older calls. */
 static void emit_absent(void) {
     static const int absent[] = {
         SYS_clone3, /* hides its flags behind a pointer */
@@ -137,7 +137,7 @@ static void emit_absent(void) {
 }
 
 /* A time-out ends everything below an action's first process. Nothing may leave that tree: orphans stay with the first
- * process as long as it is their reaper, and no process may be born as the sibling of its maker. */
+ * process as long as it is their reaper, and no process may be created as a sibling of its creator. */
 static void emit_processes(void) {
     emit((struct sock_filter)IF(BPF_JEQ, SYS_clone, 0, 4));
     emit((struct sock_filter)LOAD(args[0]));
@@ -184,7 +184,7 @@ static void emit_sockets(bool netlink) {
 
 static void emit_arguments(void) {
     emit((struct sock_filter)IF(BPF_JEQ, SYS_ioctl, 0, 5));
-    emit((struct sock_filter)LOAD(args[1])); /* typing into somebody's terminal */
+    emit((struct sock_filter)LOAD(args[1])); /* TIOCSTI and others inject input into a terminal */
     emit((struct sock_filter)IF(BPF_JEQ, TIOCSTI, 1, 0));
     emit((struct sock_filter)IF(BPF_JEQ, TIOCLINUX, 0, 1));
     emit((struct sock_filter)REFUSE(EPERM));
@@ -271,7 +271,7 @@ bool filters_install(const struct filters *filters, int listeners) {
     if (listener < 0 && errno == EBUSY)
         return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filters->without_netlink) == 0;
     if (listener < 0) return false;
-    netlinks_hand_over(listeners, listener); /* should that fail, the cell has no netlink sockets, and all else */
+    netlinks_hand_over(listeners, listener); /* if that fails, the cell only lacks netlink sockets */
     close(listener);
     return true;
 }

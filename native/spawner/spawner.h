@@ -27,7 +27,7 @@ enum {
 
 #define FROZEN "/frozen"
 #define NEW "/new" /* where a cell's root is put together */
-#define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by us: the host's end is our only reason to stop */
+#define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by the spawner, which stops only when the host ends */
 
 /* Messages: a kind in the first byte, then fields. */
 enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3, REQUEST_FREEZE = 4, REQUEST_DROP = 5 };
@@ -75,7 +75,7 @@ enum operation {
     OP_TRY_IDMAP = 48, /* path, outside id, count, stored id: fails where that is not possible; only in the spawner */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account, stored id: a user namespace in which 0 .. count-1 stand for outside ..,
-                     made by the id `account` (0: whoever we are); files on disk belong to stored .. */
+                     made by the id `account` (0: the spawner's own); files on disk belong to stored .. */
     OP_CAPS = 65, /* mask of the capabilities that are kept */
     OP_EXEC = 66, /* argv of the guest, which inherits nothing but the stream as descriptor 3 */
 };
@@ -107,7 +107,7 @@ struct ids {
 bool ids_differ(const struct ids *ids);
 int ids_namespace(const struct ids *ids);              /* not to be closed; -1 with errno */
 int ids_translate(const char *path, int namespace);    /* what is mounted there, translated, attached nowhere; -1 */
-void operations_belong_to(uint64_t root, bool differ); /* plan.c: whose cell it is that does operations from here on */
+void operations_belong_to(uint64_t root, bool differ); /* plan.c: sets the cell for the operations that follow */
 
 /* network.c: fresh network namespaces; `networks_take` gives one away, or -1 with errno. */
 struct networks {
@@ -162,7 +162,7 @@ void cell_drop(uint64_t frozen);
 void cells_kill(void);
 bool cells_remain(void);
 void cell_status_ready(struct spawner *spawner, uint32_t slot);
-/* Takes leave of every cell whose process has ended. Returns true if some directory was busy and wants another try. */
+/* Reaps every cell whose process has ended. Returns true if a directory was busy and must be tried again. */
 bool cells_reap(struct spawner *spawner);
 
 /* lockdown.c: giving up every privilege; returns only on failure. */

@@ -70,7 +70,7 @@ static bool map_self(void) {
            check(write_file("/proc/self/gid_map", gids), "gid_map");
 }
 
-/* Only a look: as root, a filter that lets no user namespace be made lets no other be made either. */
+/* Only checks: as root, a filter that denies user namespaces denies all other namespaces, too. */
 static bool try_user_namespace(void) {
     return as_root ? check(unshare(CLONE_NEWUSER) == 0, "unshare") : map_self();
 }
@@ -216,7 +216,7 @@ static bool try_look(void) {
     return check(open(path, O_RDONLY | O_CLOEXEC) >= 0, "open");
 }
 
-/* Its ids are not ours, and nothing in it has to help. */
+/* Kills the cell from outside: its ids differ from ours, and no process in it helps. */
 static bool try_kill(void) {
     int line;
     pid_t pid = mapped_child(&line);
@@ -304,7 +304,7 @@ static void run_trial(struct trial *trial) {
     printf("step %s %d %s\n", trial->name, result->error, trial->works ? "-" : result->where);
 }
 
-/* A call that is not filtered says EINVAL, EFAULT or EBADF, whoever makes it. */
+/* A call that is not filtered fails with EINVAL, EFAULT or EBADF for every user. */
 static void try_call(const char *name, long answer) { printf("call %s %d\n", name, answer < 0 ? errno : 0); }
 
 static void try_calls(void) {

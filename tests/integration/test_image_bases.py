@@ -19,7 +19,7 @@ from dutyfree.images.oci.importing import import_tar
 from dutyfree.images.recipes import bases, progress
 from dutyfree.images.recipes.builder import build
 from dutyfree.images.recipes.debian import DebianRoot
-from dutyfree.images.recipes.progress import Event, EventKind, Teller
+from dutyfree.images.recipes.progress import Event, EventKind, StageProgress
 from dutyfree.images.store import Store
 from dutyfree.model import Action, SandboxSpec
 from dutyfree.model.recipe import Recipe, Stage
@@ -87,7 +87,7 @@ async def test_a_layout_by_path_and_by_name(store: Store, tmp_path: Path) -> Non
     by_name = await bases.find(f"oci:{layout}:app:latest", store)
     assert by_path.digest == by_name.digest
     events: list[Event] = []
-    image = await by_path.obtain(store, Teller(events.append, "base", 0, 0))
+    image = await by_path.obtain(store, StageProgress(events.append, "base", 0, 0))
     assert {event.kind for event in events} == {EventKind.BYTES}
     assert events[-1].done == events[-1].total
     assert events[-1].done
@@ -120,7 +120,7 @@ async def test_a_tag_that_moves_is_noticed_and_what_was_found_is_what_is_fetched
     two = await bases.find(f"oci:{address}", store)
     assert two.digest != one.digest
     for base, content in ((one, "one"), (two, "two")):
-        image = await base.obtain(store, Teller(progress.ignore, "base", 0, 0))
+        image = await base.obtain(store, StageProgress(progress.ignore, "base", 0, 0))
         assert (store.tree(image.layers[0]) / "etc" / "file").read_text() == content
 
 

@@ -13,8 +13,8 @@ from dutyfree.substrates import load
 from dutyfree.testing.isolation import PROBES, CannotCompile, Outcome, Probe, Prober, compile_program
 
 WALLS = [probe for probe in PROBES if probe.level > Isolation.NONE and not probe.recorded]
-TELLS_LITTLE = "tells little"
-"""How a result is marked whose question the machine itself refuses, sandbox or not."""
+WEAK_EVIDENCE = "weak evidence"
+"""The mark of a result whose operation the host itself refuses, too."""
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ async def test_without_a_wall_the_probe_fails(probe: Probe, program: Path) -> No
             result = await prober.run(probe)
     except SubstrateUnavailable as error:
         pytest.skip(f"isolation probes on process: {error}")
-    if result.outcome is Outcome.NOT_RUN or TELLS_LITTLE in result.reason:
+    if result.outcome is Outcome.NOT_RUN or WEAK_EVIDENCE in result.reason:
         pytest.skip(f"{probe.id} cannot be shown to fail here: {result.reason}")
     assert result.outcome is Outcome.FAILED, result.reason
 

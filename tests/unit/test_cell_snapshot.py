@@ -271,7 +271,7 @@ async def test_an_image_of_many_layers_is_flattened_once_and_stays_what_it_is(
         assert (root / "data/last").read_text() == "59"
         assert (root / "usr").exists() is over_host
         await box.destroy()
-    assert [stage.title for stage in cells.store.stages()] == ["52 layers in one"]
+    assert [stage.title for stage in cells.store.stages()] == ["52 merged layers"]
     assert cells.store.check(deep=True) == []
 
 

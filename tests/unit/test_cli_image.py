@@ -186,7 +186,7 @@ def test_sandboxes_start_from_images_and_recipes(cells: Shell) -> None:
     assert cells("run", "--image", "tiny", *command).stdout == from_recipe.stdout
     assert cells("run", "--image", digest[7:19], *command).stdout == from_recipe.stdout
     unknown = cells("run", "--image", "tyni", "--", "true", code=2)
-    assert unknown.stderr == "error: there is no image 'tyni'\nhint: there is tiny\n"
+    assert unknown.stderr == "error: there is no image 'tyni'\nhint: similar names: tiny\n"
     cells("run", "--image", "tiny", "--recipe", "tiny.toml", "--", "true", code=2)
     other = ["--substrate", "process", "--image", "tiny", "--", "true"]
     assert "no images" in cells("run", *other, code=2).stderr
@@ -323,7 +323,7 @@ def test_an_export_replaces_only_when_told_to_and_only_images(dutyfree: Shell, r
     dutyfree("image", "import", "root")
     done = dutyfree("image", "export", "root", "out.tar")
     assert re.fullmatch(r"out\.tar root:latest sha256:[0-9a-f]{64}\n", done.stdout)
-    assert "there already" in dutyfree("image", "export", "root", "out.tar", code=2).stderr
+    assert "already exists" in dutyfree("image", "export", "root", "out.tar", code=2).stderr
     assert dutyfree("image", "export", "root", "out.tar", "--overwrite", "--quiet").stdout == done.stdout
     dutyfree("image", "export", "root", "root", "--overwrite", code=2)
     assert (tmp_path / "root" / "etc" / "motd").exists()

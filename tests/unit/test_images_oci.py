@@ -373,7 +373,7 @@ def _config_blob(data: bytes) -> Callable[[Made], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_changed_blob, "other content than its digest"),
+        (_changed_blob, "does not match its digest"),
         (_long_blob, "bytes, but should have"),
         (_fifo_blob, "not a regular file"),
         (lambda made: made.blob_path(made.layers[1]).unlink(), "No such file"),
@@ -403,13 +403,13 @@ def _config_blob(data: bytes) -> Callable[[Made], None]:
         (lambda made: made.manifest.update(layers={}), "not a list"),
         (lambda made: made.manifest.update(config=None), "not a JSON object"),
         (lambda made: made.manifest.update(manifests=[]), "an index and a manifest"),
-        (lambda made: made.manifest.update(mediaType=DOCKER_MANIFEST), "not of the media type"),
+        (lambda made: made.manifest.update(mediaType=DOCKER_MANIFEST), "does not have the media type"),
         (lambda made: setattr(made, "manifest_type", "application/json"), "no image.*application/json"),
         (lambda made: setattr(made, "config_type", "application/vnd.helm"), "no image.*application/vnd.helm"),
         (_changed_settings(Env=["NAME"]), "'NAME' of Env has no value"),
-        (_changed_settings(Env=["=x"]), "of no use"),
+        (_changed_settings(Env=["=x"]), "config of the image is invalid"),
         (_changed_settings(Env=["A=\ud800"]), "not text"),
-        (_changed_settings(Env=["A=\0"]), "of no use"),
+        (_changed_settings(Env=["A=\0"]), "config of the image is invalid"),
         (_changed_settings(Env="A=b"), "not a list"),
         (_changed_settings(WorkingDir="srv"), "not an absolute path"),
         (_changed_settings(WorkingDir=7), "not text"),
@@ -518,7 +518,7 @@ def test_a_directory_is_an_image_with_its_owners(store: Store, root: Path) -> No
 def test_directories_that_cannot_be_imported_leave_nothing(tmp_path: Path, store: Store, root: Path) -> None:
     with pytest.raises(InvalidRequest, match="not a directory"):
         import_directory(store, root / "bin/tool")
-    with pytest.raises(InvalidRequest, match="holds the image store itself"):
+    with pytest.raises(InvalidRequest, match="contains the image store"):
         import_directory(store, tmp_path)
     with pytest.raises(ArchiveRefused):
         import_directory(store, root, limits=replace(ArchiveLimits(), bytes=1000))
@@ -600,7 +600,7 @@ def test_an_exported_image_is_docker_s_too(tmp_path: Path, store: Store, image: 
 def test_only_an_image_is_overwritten_and_only_when_asked(tmp_path: Path, store: Store, image: Image) -> None:
     for name in ("image.tar", "image"):
         first = export_image(store, image, tmp_path / name, "app:1")
-        with pytest.raises(InvalidRequest, match="there already"):
+        with pytest.raises(InvalidRequest, match="already exists"):
             export_image(store, image, tmp_path / name, "app:2")
         assert as_layout(first.path).joinpath("index.json").read_bytes().count(b"app:1")
         export_image(store, image, tmp_path / name, "app:2", overwrite=True)

@@ -223,7 +223,7 @@ with store.staging() as directory, store.building("{MISSING}", 1):
 """
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert seen.returncode == -9, seen.stderr
-    assert [problem for problem in store.check() if "has died" in problem] != []
+    assert [problem for problem in store.check() if "dead process" in problem] != []
     store.open()
     assert store.check() == []
     assert [*(store.root / "staging").iterdir(), *(store.root / "builds").iterdir()] == []
@@ -396,7 +396,7 @@ def test_files_that_the_store_did_not_make_are_told(store: Store) -> None:
     strays = [store.root / "x", *(store.root / each / "Stray" for each in ("layers", "names", "stages"))]
     for stray in strays:
         stray.touch()
-    assert sorted(store.check()) == sorted(f"{str(stray)!r} is not the store's" for stray in strays)
+    assert sorted(store.check()) == sorted(f"{str(stray)!r} does not belong to the store" for stray in strays)
 
 
 # Stages
@@ -595,7 +595,7 @@ Store(Path({str(store.root)!r})).open().prune()
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert seen.returncode == -9, seen.stderr
     assert not any(store.has(layer) for layer in image.layers)
-    assert len([problem for problem in store.check() if "has died" in problem]) == 2
+    assert len([problem for problem in store.check() if "dead process" in problem]) == 2
     store.open()
     assert store.check() == []
     assert list((store.root / "staging").iterdir()) == []
@@ -715,7 +715,7 @@ except InvalidRequest as error:
             become = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", sys.executable, "-c", code]
             environment = {"PYTHONPATH": str(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
             seen = subprocess.run([*become, str(home)], env=environment, capture_output=True, text=True)
-            assert (seen.returncode, "not a directory of this user's own" in seen.stdout) == (0, True), seen.stderr
+            assert (seen.returncode, "not a directory that this user owns" in seen.stdout) == (0, True), seen.stderr
             os.chown(home / "images", 0, 0)
             with pytest.raises(InvalidRequest, match="made by an ordinary user, not by root"):
                 Store(home / "images").open()

@@ -1,1 +1,1 @@
-"""Images: recipes, layers and the store that keeps them, and their exchange with the rest of the world."""
+"""Images: recipes, layers, the store that keeps them, and import and export."""

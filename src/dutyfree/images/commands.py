@@ -1,4 +1,4 @@
-"""Running the tools that builds need on the host: bounded in time, ended with us, and quick to say what went wrong."""
+"""Runs the host tools that builds need, with a timeout; the tools die with this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KILL_S: Final = 10.0
 
 
 class CommandFailed(Exception):
-    """The command has failed. Its text is the end of what it said."""
+    """The command failed. The message is the end of its output."""
 
 
 async def run_command(
@@ -28,16 +28,16 @@ async def run_command(
     env: Mapping[str, str],
     on_output: Callable[[bytes], None] | None = None,
 ) -> str:
-    """Run it to its end and return the end of its output, standard error included.
+    """Run the command and return the end of its output, including stderr.
 
-    If this is cancelled, or if we are killed, the command and those of its children that stay in its process group
-    end, too. Raises CommandFailed, DeadlineExceeded, and SubstrateUnavailable where the tool is missing.
+    If this call is cancelled or this process is killed, the command and the children in its process group end, too.
+    Raises CommandFailed, DeadlineExceeded, and SubstrateUnavailable if the tool is missing.
     """
     program = shutil.which(command[0])
     if program is None:
         raise SubstrateUnavailable(f"{command[0]} is not installed", hint=f"Debian: apt-get install {command[0]}")
     process = await asyncio.create_subprocess_exec(
-        *bound_to_us(),
+        *die_with_parent(),
         program,
         *command[1:],
         stdin=asyncio.subprocess.DEVNULL,
@@ -51,7 +51,7 @@ async def run_command(
             tail = await _tail(process, on_output)
             code = await process.wait()
     except TimeoutError:
-        raise DeadlineExceeded(f"{command[0]} was not done after {timeout_s:g} s") from None
+        raise DeadlineExceeded(f"{command[0]} did not finish within {timeout_s:g} s") from None
     finally:
         await asyncio.shield(_end(process))
     text = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in tail.decode("utf-8", "replace"))
@@ -60,8 +60,11 @@ async def run_command(
     return text
 
 
-def bound_to_us() -> list[str]:
-    """A prefix that has the kernel kill the command when we die, so that nobody writes where others clean up."""
+def die_with_parent() -> list[str]:
+    """A command prefix that makes the kernel kill the command when this process dies.
+
+    Otherwise the command could go on writing to a directory that another process cleans up.
+    """
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
@@ -77,7 +80,7 @@ async def _tail(process: asyncio.subprocess.Process, on_output: Callable[[bytes]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the command and its process group, unless it has ended by itself, and reap it."""
+    """Kill the command and its process group unless it has ended, and reap it."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

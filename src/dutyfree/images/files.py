@@ -1,4 +1,4 @@
-"""Opening files that others chose."""
+"""Opens files whose path comes from the caller."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dutyfree.errors import InvalidRequest
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to be read; links are followed.
+    """Open a regular file for reading; follows symlinks.
 
-    Raises OSError, and InvalidRequest for anything but a regular file, which is not even opened: a pipe makes who opens
-    it wait for ever, and a device may act on it.
+    Raises OSError, and InvalidRequest for any other kind of file, without opening it: opening a pipe may block forever,
+    and opening a device may have an effect.
     """
     seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Long chains of layers made short: each layer costs time at every look-up of a file that is not there."""
+"""Shortens long chains of layers, because each layer slows down the lookup of a missing file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
 
 KEPT_ON_TOP: Final = 8
-"""How many of the topmost layers stay as they are, because other images are likely to differ in them."""
+"""The number of topmost layers that are not merged, because images often differ in them."""
 _TIMEOUT_S: Final = 3600.0
 
 
 def flattened(
     store: Store, layers: tuple[str, ...], *, bottom: bool, on_bytes: Callable[[int], None] | None = None
 ) -> tuple[str, ...]:
-    """The same content in fewer layers: all but the topmost become one, which is made once and found again.
+    """The same content in fewer layers: all but the topmost ones become one layer, which the store caches.
 
-    `bottom`: nothing lies below them. Blocks, until `on_bytes` raises. Raises InvalidRequest for a missing layer,
-    CapacityError and SubstrateFailed.
+    `bottom` says that no layer lies below them. Blocks; `on_bytes` may raise to stop it. Raises InvalidRequest for a
+    missing layer, CapacityError and SubstrateFailed.
     """
     low, high = layers[:-KEPT_ON_TOP], layers[-KEPT_ON_TOP:]
     key = "sha256:" + hashlib.sha256(json.dumps(["flattened", bottom, low]).encode()).hexdigest()
@@ -43,5 +43,5 @@ def _merged(
         merge_trees(trees, tree, bottom=bottom, ownership=store.ownership, link=True, on_bytes=on_bytes)
         made = store.add(tree, pack(tree, None, store.ownership, on_bytes), "flattened", canonical=True)
         image = Image((made.digest,), over_host=not bottom)
-        store.remember(key, image, title=f"{len(layers)} layers in one")
+        store.remember(key, image, title=f"{len(layers)} merged layers")
     return image

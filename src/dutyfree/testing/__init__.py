@@ -1,4 +1,4 @@
-"""The conformance suite: one judge for every substrate, ours and anybody's.
+"""The conformance suite: the same checks for every substrate, ours and third-party.
 
 ::
 
@@ -6,8 +6,9 @@
     print(report.table())
     assert report.ok
 
-or, without a line of Python, `python -m dutyfree.testing NAME`. Checks are gated by capability, never by name; each one
-has a sandbox of its own and a time limit. What was not run is listed with its reason and is never a pass.
+From a shell: `python -m dutyfree.testing NAME`. Capabilities decide which checks apply, never the substrate's name.
+Each check gets its own sandbox and a time limit. The report lists each check that was not run with the reason; such a
+check does not count as passed.
 """
 
 from dutyfree.testing.catalogue import all_checks

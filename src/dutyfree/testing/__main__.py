@@ -1,6 +1,6 @@
-"""`python -m dutyfree.testing SUBSTRATE`: judge a substrate, and print what was found.
+"""`python -m dutyfree.testing SUBSTRATE`: run the conformance suite on a substrate and print the report.
 
-Exit codes: 0 every check that applies passed, 1 a promise is not kept, 2 wrong usage, 3 the substrate cannot run here.
+Exit codes: 0 every check that applies passed, 1 a check failed, 2 wrong usage, 3 the substrate cannot run here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dutyfree.testing.runner import run_conformance
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Judge the substrate that the arguments name."""
+    """Run the suite on the substrate that the arguments name, and return the exit code."""
     options = _parser().parse_args(argv)
     wanted = [item for pattern in options.only for item in _matching(pattern)] if options.only else list(all_checks())
     if options.list:
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         print("no substrate was named" if wanted else f"no check matches {', '.join(options.only)}", file=sys.stderr)
         return 2
     try:
-        report = asyncio.run(_judge(options, wanted))
+        report = asyncio.run(_run_suite(options, wanted))
     except SubstrateUnavailable as error:
         print(f"{options.substrate}: {error}", file=sys.stderr)
         return 3
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if report.ok else 1
 
 
-async def _judge(options: argparse.Namespace, wanted: list[Check]) -> Report:
+async def _run_suite(options: argparse.Namespace, wanted: list[Check]) -> Report:
     def make() -> Substrate:
         substrate = load(options.substrate, **parse_options(options.option))
         return GuardedSubstrate(substrate) if options.guarded else substrate
@@ -69,14 +69,16 @@ def _matching(pattern: str) -> list[Check]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m dutyfree.testing", description="Judge a substrate by the conformance suite."
+        prog="python -m dutyfree.testing", description="Run the conformance suite on a substrate."
     )
     parser.add_argument("substrate", nargs="?", help=f"one of: {', '.join(names())}")
-    parser.add_argument("--guarded", action="store_true", help="through the guarded decorator")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="one of the substrate's")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
-    parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this check, or this topic")
-    parser.add_argument("--quick", action="store_true", help="leave the slow checks out")
+    parser.add_argument("--guarded", action="store_true", help="wrap the substrate in the guarded decorator")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="set an option of the substrate"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--only", action="append", default=[], metavar="ID", help="run only this check or topic")
+    parser.add_argument("--quick", action="store_true", help="skip the slow checks")
     parser.add_argument("--list", action="store_true", help="list the checks and their promises, and run nothing")
     return parser
 

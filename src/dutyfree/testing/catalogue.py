@@ -1,4 +1,4 @@
-"""Every check, by topic, in the order in which they are tried."""
+"""All checks by topic, in the order in which the suite runs them."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ _TOPICS = (
 
 
 def all_checks() -> tuple[Check, ...]:
-    """The whole suite."""
+    """All checks of the suite."""
     return tuple(value for topic in _TOPICS for value in vars(topic).values() if isinstance(value, Check))

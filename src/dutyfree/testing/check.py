@@ -1,4 +1,4 @@
-"""What a check is: a promise, what it takes to try it, and the function that tries it."""
+"""A check: one promise of the contract, the capabilities it needs, and the function that tests it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise of the contract. `attempt` raises `Broken` where it is not kept."""
+    """One promise of the contract. `attempt` raises `Broken` if the substrate does not keep it."""
 
     id: str
     promise: str

@@ -1,4 +1,4 @@
-"""What a check works with: the substrate under judgement, and sandboxes that are cleaned up after it."""
+"""The context of a check: the substrate under test, and sandboxes that are destroyed after the check."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 ACTION_TIMEOUT_S = 60.0
 EMULATION = 4.0
-"""How much longer everything may take where processors are emulated."""
+"""The factor by which time limits grow on emulated processors."""
 Killer = Callable[[Sandbox], bool]
-"""Kills a sandbox from outside, as a crash would; False where it does not know how."""
+"""Kills a sandbox from outside, as a crash would; returns False if it cannot."""
 
 
 class Context:
-    """One check's surroundings. Everything that it hands out is gone after the check."""
+    """The substrate and the resources of one check. `clean_up` removes all resources after the check."""
 
     def __init__(
         self,
@@ -56,37 +56,37 @@ class Context:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the substrate claims."""
+        """The capabilities that the substrate claims."""
         return self.substrate.capabilities
 
     @property
     def patience(self) -> float:
-        """By how much the checks' time windows, and their limits, are stretched."""
+        """The factor for the checks' time windows and limits: more than 1 on emulated processors."""
         return EMULATION if self.substrate.emulated else 1.0
 
     def times(self, count: int) -> int:
-        """How often to try what is tried `count` times: less often where processors are emulated, but twice."""
+        """The number of repetitions instead of `count`: fewer on emulated processors, at least 2."""
         return max(2, math.ceil(count / self.patience))
 
     @property
     def uppers(self) -> tuple[Upper, ...]:
-        """Where files that are written can be kept. A machine keeps them on its one disk, whatever the spec says."""
+        """The kinds of upper to test. A virtual machine has only one: it keeps all files on its disk."""
         return tuple(Upper) if self.substrate.isolation < Isolation.MICROVM else (SandboxSpec().upper,)
 
     async def sandbox(self, spec: SandboxSpec | None = None, on_span: SpanListener | None = None) -> Sandbox:
-        """A fresh sandbox."""
+        """Create a sandbox; it is destroyed after the check."""
         sandbox = await self.substrate.create(spec or SandboxSpec(), on_span)
         self._sandboxes.append(sandbox)
         return sandbox
 
     async def forks(self, sandbox: Sandbox, count: int) -> list[Sandbox]:
-        """Forks of a sandbox."""
+        """Fork a sandbox; the forks are destroyed after the check."""
         forks = await sandbox.fork(count)
         self._sandboxes += forks
         return forks
 
     async def another_substrate(self) -> Substrate | None:
-        """A second substrate of the same kind, open, that the check may close; None if there is no way to make one."""
+        """Open a second substrate of the same kind, which the check may close; None if `another` was not given."""
         if self._another is None:
             return None
         substrate = self._another()
@@ -95,7 +95,7 @@ class Context:
         return substrate
 
     async def scratch(self, sandbox: Sandbox) -> str:
-        """A new empty directory inside the sandbox; where files are shared with the host, it is removed afterwards."""
+        """Make an empty directory in the sandbox. It is removed after the check if the host shares the files."""
         path = f"/tmp/conformance-{secrets.token_hex(8)}"
         made = await run(sandbox, ["mkdir", path])
         if not made.ok:
@@ -104,23 +104,23 @@ class Context:
         return path
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start something beside the check; what has not ended with the check is cancelled."""
+        """Start a task beside the check; it is cancelled after the check if it still runs."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         return task
 
     def folder(self) -> Path:
-        """A new empty directory of the host."""
+        """Make an empty directory on the host; it is removed after the check."""
         folder = tempfile.TemporaryDirectory(prefix="conformance-", dir="/tmp")
         self._folders.append(folder)
         return Path(folder.name)
 
     def kill(self, sandbox: Sandbox) -> bool:
-        """Kill the sandbox from outside, as a crash would; False if there is no way."""
+        """Kill the sandbox from outside, as a crash would; returns False if that is impossible."""
         return self._killer(sandbox)
 
     async def clean_up(self) -> None:
-        """Give everything back. Raises what destruction raises."""
+        """Cancel the tasks, destroy the sandboxes, remove the directories. Raises what `destroy` and `close` raise."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,14 +150,14 @@ async def run(
     timeout_s: float = ACTION_TIMEOUT_S,
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
 ) -> Observation:
-    """One action, in fewer words."""
+    """Run one action: shorthand for `sandbox.run(Action(...))`."""
     action = Action(command, cwd, env or {}, stdin, timeout_s, output_limit_bytes)
     return await sandbox.run(action)
 
 
 @asynccontextmanager
 async def host_variable(name: str, value: str) -> AsyncIterator[None]:
-    """Set a variable in the host's environment for a while."""
+    """Set a variable in the host's environment within the block."""
     os.environ[name] = value
     try:
         yield
@@ -173,7 +173,7 @@ def kill_by_pid(sandbox: Sandbox) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError as error:
-        raise Broken(f"the sandbox says that its first process is {pid}, and there is none") from error
+        raise Broken(f"the sandbox says that its first process is {pid}, but no such process exists") from error
     except PermissionError:
         return False
     return True

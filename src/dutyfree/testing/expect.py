@@ -1,4 +1,4 @@
-"""How a check says what it expects. Not `assert`: that has no words outside pytest, and vanishes under `python -O`."""
+"""Expectations of checks. Not `assert`: it gives no message outside pytest, and `python -O` removes it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _SHOWN_CHARS = 200
 
 
 class Broken(AssertionError):
-    """A promise that was not kept, in words."""
+    """The substrate did not keep a promise; the message says how."""
 
 
 class NotRun(Exception):
-    """Raised by a check that finds that it cannot be tried here; the message says why."""
+    """The check cannot run here; the message says why."""
 
 
 def true(condition: object, what: str) -> None:
-    """`condition` holds; `what` says what it means that it does not."""
+    """Raise Broken with the message `what` unless `condition` holds."""
     if not condition:
         raise Broken(what)
 
 
 def equal(actual: object, expected: object, what: str) -> None:
-    """`what` is as expected."""
+    """Raise Broken unless `actual` equals `expected`; `what` names the value."""
     if actual != expected:
         raise Broken(f"{what} is {_shown(actual)}, not {_shown(expected)}")
 
 
 def between(actual: float, least: float, most: float, what: str) -> None:
-    """`what` lies within its bounds."""
+    """Raise Broken unless `least <= actual <= most`; `what` names the value."""
     if not least <= actual <= most:
         raise Broken(f"{what} is {actual:g}, not between {least:g} and {most:g}")
 
 
 def exited(seen: Observation, code: int = 0) -> None:
-    """The command ended by itself with `code`."""
+    """Raise Broken unless the command exited with `code`, not by a signal or a timeout."""
     if seen.exit_code != code or seen.signal is not None:
         raise Broken(
             f"the command ended with exit code {seen.exit_code}, signal {seen.signal}, timed_out={seen.timed_out}, "
@@ -48,7 +48,7 @@ def exited(seen: Observation, code: int = 0) -> None:
 
 @contextmanager
 def raises(*kinds: type[BaseException], what: str) -> Iterator[list[BaseException]]:
-    """The block raises one of `kinds`; the list holds the exception afterwards."""
+    """Raise Broken unless the block raises one of `kinds`; the list holds the exception afterwards."""
     caught: list[BaseException] = []
     try:
         yield caught
@@ -57,21 +57,21 @@ def raises(*kinds: type[BaseException], what: str) -> Iterator[list[BaseExceptio
     except (Broken, NotRun):
         raise
     except Exception as error:
-        raise Broken(f"{what} raised {_named(error)}, not {_names(kinds)}") from error
+        raise Broken(f"{what} raised {_described(error)}, not {_names(kinds)}") from error
     else:
         raise Broken(f"{what} raised nothing, not {_names(kinds)}")
 
 
 async def soon(condition: Callable[[], Awaitable[bool]], what: str, *, within_s: float = 5.0) -> None:
-    """`condition` comes true in time."""
+    """Raise Broken unless `condition` becomes true within `within_s`."""
     deadline = asyncio.get_running_loop().time() + within_s
     while not await condition():
         if asyncio.get_running_loop().time() > deadline:
-            raise Broken(f"{what}, also after {within_s:g} s")
+            raise Broken(f"{what}, even after {within_s:g} s")
         await asyncio.sleep(0.02)
 
 
-def _named(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__} ({_shown(str(error))})"
 
 

@@ -1,4 +1,4 @@
-"""Promises that a substrate of ours is known not to keep. A gap that has closed is a failure until it leaves here."""
+"""Known gaps: promises that a substrate of ours does not keep. The suite fails for a gap here that has closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class KnownGap:
     check: str
     reason: str
     cgroups_v1: bool = False
-    """Only on a machine with version 1 of cgroups."""
+    """Whether the gap exists only on a machine with cgroups v1."""
 
 
 KNOWN_GAPS = (
@@ -22,36 +22,36 @@ KNOWN_GAPS = (
         KnownGap(substrate, "terminals.raw", "in gVisor's raw mode Ctrl-C still interrupts")
         for substrate in ("gvisor", "docker-gvisor")
     ),
+    KnownGap("gvisor", "snapshot.files", "gVisor does not export FIFOs, and directory times are off by milliseconds"),
+    KnownGap("gvisor", "snapshot.save", "gVisor does not export FIFOs"),
+    KnownGap("docker", "snapshot.files", "`docker commit` rounds times to seconds and loses the mode of /"),
+    KnownGap("docker", "snapshot.save", "`docker commit` rounds times to seconds and loses the mode of /"),
+    KnownGap("docker", "fork.moment", "`docker commit` rounds times to seconds"),
+    KnownGap("microvm", "snapshot.save", "a snapshot is a whole virtual machine, not a layer"),
     KnownGap(
-        "gvisor", "snapshot.files", "gVisor keeps FIFOs to itself, and is off by milliseconds in directories' times"
+        "cell", "snapshot.ipc", "a snapshot replaces a cell without running processes by a new cell with the same files"
     ),
-    KnownGap("gvisor", "snapshot.save", "gVisor keeps FIFOs to itself"),
-    KnownGap("docker", "snapshot.files", "`docker commit` keeps times to the second, and loses the mode of /"),
-    KnownGap("docker", "snapshot.save", "`docker commit` keeps times to the second, and loses the mode of /"),
-    KnownGap("docker", "fork.moment", "`docker commit` keeps times to the second"),
-    KnownGap("microvm", "snapshot.save", "a snapshot is a whole machine, and not a layer"),
-    KnownGap("cell", "snapshot.ipc", "a cell in which nothing runs is replaced by one with the same files"),
 )
 
 KNOWN_PROBE_GAPS = (
     *(
-        KnownGap("vm", f"guest.{probe}", "in a whole machine process 1 is systemd, and actions are root beside it")
+        KnownGap("vm", f"guest.{probe}", "in a VM process 1 is systemd, and actions run as root beside it")
         for probe in ("look-at-descriptors", "steal-descriptor", "trace", "memory", "open-memory", "program")
     ),
-    KnownGap("vm", "privileges.setuid", "a whole machine has ordinary users, and programs that make them root"),
-    KnownGap(
-        "vm", "network.interfaces", "a whole machine is reached by SSH, over a network card that leads nowhere else"
-    ),
+    KnownGap("vm", "privileges.setuid", "a VM has ordinary users and set-user-id programs such as sudo"),
+    KnownGap("vm", "network.interfaces", "the host reaches a VM by SSH over a network card that has no other route"),
     *(
-        KnownGap("docker", f"kernel.{probe}", "Docker 20.10's own filter of system calls lets it through")
+        KnownGap("docker", f"kernel.{probe}", "Docker 20.10's seccomp profile allows it")
         for probe in ("io-uring", "tiocsti", "i386-calls", "vsock-socket", "aio", "socket-filter", "port-filter")
     ),
     *(
-        KnownGap("docker", f"kernel.netlink-{probe}-socket", "Docker's own filter of system calls lets it through")
+        KnownGap("docker", f"kernel.netlink-{probe}-socket", "Docker's seccomp profile allows it")
         for probe in ("user", "diagnosis", "audit", "devices", "generic")
     ),
     *(
-        KnownGap("docker", f"exhaustion.netlink-{probe}-buffers", "the kernel charges them to nobody")
+        KnownGap(
+            "docker", f"exhaustion.netlink-{probe}-buffers", "the kernel charges these buffers to no control group"
+        )
         for probe in ("user", "route")
     ),
     *(
@@ -63,14 +63,14 @@ KNOWN_PROBE_GAPS = (
         KnownGap(
             substrate,
             f"processes.time-out-{way}-in-company",
-            "without our filter of system calls a program can leave its tree, and nobody knows which action's it was",
+            "without our seccomp filter a process can leave its action's process tree",
         )
         for substrate in ("docker", "docker-gvisor", "gvisor", "microvm", "vm")
         for way in ("orphan", "sibling")
         if (way, "gvisor" in substrate) != ("sibling", True)
     ),
     *(
-        KnownGap("docker", f"exhaustion.{probe}", "without a user namespace all containers' root is one account")
+        KnownGap("docker", f"exhaustion.{probe}", "without user namespaces root is the same user in all containers")
         for probe in ("host-watchers", "neighbour-watchers")
     ),
     *(
@@ -78,12 +78,12 @@ KNOWN_PROBE_GAPS = (
         for substrate in ("gvisor", "docker-gvisor")
         for probe, reason in (
             ("ordinary.calls", "gVisor has no pidfd_open"),
-            ("ordinary.terminal", "gVisor answers the opening of /dev/tty with an error"),
+            ("ordinary.terminal", "opening /dev/tty fails in gVisor"),
             ("guest.look-at-descriptors", "gVisor shows /proc/1/fd to the sandbox's root"),
         )
     ),
 )
-"""The same for the isolation probes."""
+"""Known gaps of the isolation probes."""
 
 
 def known_probe_gaps(substrate: str) -> dict[str, str]:

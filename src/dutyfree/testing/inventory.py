@@ -1,4 +1,4 @@
-"""What there is in a sandbox's directories, so that two sandboxes, or two moments of one, can be compared."""
+"""Lists the files of a sandbox, to compare two sandboxes, or one sandbox at two moments."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from dutyfree.testing.expect import Broken
 from dutyfree.testing.memory import MIB
 
 PLACES = ("/tmp", "/var/tmp", "/root", "/home", "/etc", "/srv", "/opt", "/usr/local", "/dev/shm")
-"""Where people and programs write."""
+"""The directories that are listed: those in which programs usually write."""
 CONTENT = ("/tmp", "/var/tmp", "/root", "/home", "/etc", "/srv", "/dev/shm")
-"""Those of them that are small enough to be read; elsewhere a file's time tells whether it was changed."""
+"""The directories whose small files are also checksummed; elsewhere the modification time shows a change."""
 MADE_ANEW = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab", "/etc/machine-id")
-"""What an engine gives to each sandbox, and what a machine has of its own: only content is compared, if at all."""
+"""Files that an engine or a VM generates for each sandbox: their metadata is not compared."""
 PROBES = "dutyfree-probe-*"
-"""What isolation probes put on the host meanwhile, where sandboxes on its root file system see that it is there."""
+"""Files that isolation probes put on the host at the same time; sandboxes on its root file system see them."""
 _SHOWN = 8
 
 
 async def inventory(
     box: Sandbox, places: Sequence[str] = PLACES, *, content: Sequence[str] = CONTENT, dated: bool = False
 ) -> frozenset[bytes]:
-    """Everything in `places`: path, kind, mode, owner, links, size, time, target; sums of small files in `content`.
+    """List all files in `places`: path, kind, mode, owner, links, size, time, target.
 
-    `dated`: the times of directories, too, which differ between two sandboxes that are otherwise alike.
+    Small files in `content` also get a checksum.
+    `dated` includes the times of directories, which differ between two sandboxes with the same files.
     """
     directory = f"%p %y %m %U:%G {'%T@' if dated else ''}\\0"
     other = "%p %y %m %U:%G %n %s %T@ %l\\0"
-    spared = " ".join(f"! -path {shlex.quote(path)}" for path in MADE_ANEW) + f" ! -name {shlex.quote(PROBES)}"
+    excluded = " ".join(f"! -path {shlex.quote(path)}" for path in MADE_ANEW) + f" ! -name {shlex.quote(PROBES)}"
     line = (
         "find / -maxdepth 1 -printf '%p %y %m %U:%G %l\\0';"
-        f"find {_words(places)} {spared} '(' -type d -printf '{directory}' -o -printf '{other}' ')';"
+        f"find {_words(places)} {excluded} '(' -type d -printf '{directory}' -o -printf '{other}' ')';"
         f"find {_words(content)} ! -path /etc/machine-id -type f -size -64k -exec cksum {{}} + | tr '\\n' '\\0'; exit 0"
     )
     seen = await run(box, line, output_limit_bytes=64 * MIB)
@@ -43,7 +44,7 @@ async def inventory(
 
 
 def differences(actual: frozenset[bytes], wanted: frozenset[bytes]) -> list[str]:
-    """What is too much (+) and what is missing (-), the first few of it."""
+    """The entries only in `actual` (+) and only in `wanted` (-); the first few of them."""
     found = [f"+ {entry!r}" for entry in actual - wanted] + [f"- {entry!r}" for entry in wanted - actual]
     return sorted(found)[:_SHOWN]
 

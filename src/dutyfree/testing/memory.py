@@ -1,4 +1,4 @@
-"""How much memory this process holds: the bound on what a check may cost the host."""
+"""Bounds the memory of this process, so that a check can limit what a call costs the host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SAMPLE_S = 0.01
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process."""
+    """The resident memory of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 @asynccontextmanager
 async def bounded_growth(limit_bytes: int) -> AsyncIterator[None]:
-    """This process's memory grows by at most `limit_bytes` within the block, sampled a hundred times a second."""
+    """Check that this process grows by at most `limit_bytes` within the block; samples its memory every 10 ms."""
     before_bytes = most_bytes = resident_bytes()
 
     async def watch() -> None:
@@ -37,4 +37,7 @@ async def bounded_growth(limit_bytes: int) -> AsyncIterator[None]:
     finally:
         watching.cancel()
     grown_mib = (max(most_bytes, resident_bytes()) - before_bytes) / MIB
-    expect.true(grown_mib * MIB <= limit_bytes, f"the host grew by {grown_mib:.0f} MiB, past {limit_bytes / MIB:.0f}")
+    expect.true(
+        grown_mib * MIB <= limit_bytes,
+        f"the host grew by {grown_mib:.0f} MiB, past its limit of {limit_bytes / MIB:.0f} MiB",
+    )

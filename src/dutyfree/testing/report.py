@@ -1,4 +1,4 @@
-"""What a run of checks or probes found."""
+"""The report of a run of checks or probes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     KNOWN_GAP = "known gap"
-    """It failed, as the reason that is on record says it must."""
+    """The check failed, and `gaps.py` lists the failure with its reason."""
     RECORDED = "recorded"
-    """Nothing is promised; what was seen is told."""
+    """Nothing is promised; the report says what the probe saw."""
     NOT_RUN = "not run"
 
 
@@ -33,14 +33,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every check or probe that there is, each with its outcome: nothing is left out in silence."""
+    """All checks or probes with their outcomes, including those that were not run."""
 
     substrate: str
     results: tuple[Result, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether something passed and nothing failed."""
+        """Whether at least one check passed and none failed."""
         counts = Counter(result.outcome for result in self.results)
         return counts[Outcome.FAILED] == 0 and counts[Outcome.PASSED] > 0
 
@@ -49,7 +49,7 @@ class Report:
         return tuple(result for result in self.results if result.outcome is outcome)
 
     def table(self) -> str:
-        """For people: a line for each, then by name what was recorded, not run, is a known gap, and failed."""
+        """The report as text: one line for each result, then the recorded, not run, known-gap and failed ones again."""
         width = max((len(result.id) for result in self.results), default=0)
         lines = [
             f"{result.outcome.value:<9}  {result.id:<{width}}  {result.duration_s:6.2f} s  {result.promise}"
@@ -61,12 +61,12 @@ class Report:
             if found:
                 lines += ["", f"{outcome.value} ({len(found)}):"]
                 lines += [f"  {result.id:<{width}}  {result.reason}" for result in found]
-        told = [outcome for outcome in Outcome if outcome is not Outcome.RECORDED or self.having(outcome)]
-        counts = ", ".join(f"{len(self.having(outcome))} {outcome.value}" for outcome in told)
+        shown = [outcome for outcome in Outcome if outcome is not Outcome.RECORDED or self.having(outcome)]
+        counts = ", ".join(f"{len(self.having(outcome))} {outcome.value}" for outcome in shown)
         return "\n".join([*lines, "", f"{self.substrate}: {counts}"])
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The report as a JSON object."""
         return {
             "substrate": self.substrate,
             "ok": self.ok,

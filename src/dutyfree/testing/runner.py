@@ -28,11 +28,11 @@ async def run_conformance(
     include_slow: bool = True,
     on_result: Callable[[Result], None] | None = None,
 ) -> Report:
-    """Judge `substrate`, which must not be open yet; it is opened and closed here.
+    """Run the suite on `substrate`, which must not be open yet; this function opens and closes it.
 
-    `gaps` maps the ids of checks that are known to fail to their reasons; `another` makes a second substrate of the
-    same kind, for the checks that close one; `killer` kills a sandbox from outside, where the default (SIGKILL to its
-    `pid`) does not know how. Raises SubstrateUnavailable where the substrate cannot work here, and nothing else.
+    `gaps` maps ids of checks that are known to fail to the reasons. `another` makes a second substrate of the same
+    kind, for checks that close one. `killer` kills a sandbox from outside; the default sends SIGKILL to its `pid`.
+    Raises SubstrateUnavailable if the substrate cannot work here, and nothing else.
     """
     await substrate.open()
     results: list[Result] = []
@@ -45,7 +45,7 @@ async def run_conformance(
     try:
         for check in all_checks() if checks is None else checks:
             if check.slow and not include_slow:
-                record(Result(check.id, check.promise, Outcome.NOT_RUN, "slow checks were not asked for"))
+                record(Result(check.id, check.promise, Outcome.NOT_RUN, "slow checks were not requested"))
             else:
                 context = Context(substrate, another=another, killer=killer)
                 record(await run_check(check, context, (gaps or {}).get(check.id)))
@@ -62,7 +62,7 @@ async def _close(context: Context) -> None:
 
 
 async def run_check(check: Check, context: Context, gap: str | None = None) -> Result:
-    """Try one check; `gap` is the reason if it is known to fail. Whatever happens is in the result."""
+    """Run one check; `gap` is the reason if it is known to fail. Errors go into the result and are not raised."""
     missing = sorted(capability.value for capability in check.needs - context.capabilities)
     if missing:
         reason = f"not applicable (capability {', '.join(missing)} missing)"
@@ -76,7 +76,7 @@ async def run_check(check: Check, context: Context, gap: str | None = None) -> R
     except Exception as error:
         outcome, reason = Outcome.FAILED, _described(error)
     if gap is not None and outcome is not Outcome.NOT_RUN:
-        outcome, reason = _against_gap(outcome, reason, gap)
+        outcome, reason = _compare_with_gap(outcome, reason, gap)
     return Result(check.id, check.promise, outcome, reason, time.monotonic() - start_s)
 
 
@@ -88,7 +88,7 @@ async def _attempt(check: Check, context: Context) -> None:
 
 
 async def _limited(work: object, limit_s: float, what: str) -> None:
-    """Await `work`, but give up on it in time also if it ignores its cancellation."""
+    """Await `work`, and raise Broken after `limit_s` even if it ignores its cancellation."""
     task = asyncio.ensure_future(work)  # type: ignore[call-overload]
     try:
         done, _ = await asyncio.wait({task}, timeout=limit_s)
@@ -103,9 +103,9 @@ async def _limited(work: object, limit_s: float, what: str) -> None:
     raise Broken(f"{what} did not end within {limit_s:g} s")
 
 
-def _against_gap(outcome: Outcome, reason: str, gap: str) -> tuple[Outcome, str]:
+def _compare_with_gap(outcome: Outcome, reason: str, gap: str) -> tuple[Outcome, str]:
     if outcome is Outcome.PASSED:
-        return Outcome.FAILED, f"a known gap has closed, take it off the record: {gap}"
+        return Outcome.FAILED, f"a known gap has closed, remove it from the list: {gap}"
     return Outcome.KNOWN_GAP, f"{gap} ({reason})"
 
 

@@ -1,4 +1,4 @@
-"""What checks do inside a sandbox, so that there is something to be found, or not, afterwards."""
+"""Scripts that checks run in a sandbox to leave files, processes and names whose fate they check afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ rm -rf /etc/issue /etc/apt /usr/local/share; echo changed > /etc/passwd; mv /etc
 touch -d 2001-01-01 /etc; head -c 3000000 /dev/zero > /tmp/big; truncate -s 1G /tmp/sparse; rm -rf /tmp/closed
 exit 0
 """
-"""Files written, changed, moved, closed and removed wherever that is possible."""
+"""Writes, changes, moves, locks (mode 000) and removes files in all directories that it can write to."""
 
 DAEMONS = """
 sleep {mark} & setsid sleep {mark} & (setsid sleep {mark} > /dev/null 2>&1 < /dev/null &)
@@ -35,7 +35,7 @@ if os.fork(): os._exit(0)
 os.setsid(); os.close(1); os.close(2); os.close(0)
 import time; time.sleep(600)
 """
-"""Takes a port, an abstract socket, and a name of each kind of memory that outlives processes."""
+"""Takes a TCP port, an abstract socket, System V and POSIX shared memory and a POSIX message queue."""
 
 ZOO = r"""
 set -e; mkdir -p /tmp/zoo /srv/zoo; cd /tmp/zoo
@@ -54,7 +54,7 @@ for each in /usr/local/share /usr/local/games; do
     (rm -rf $each; mkdir $each; echo own > $each/own) 2> /dev/null || :
 done
 """
-"""Files of every kind that an ordinary program makes, and removals, also of what the sandbox was made with."""
+"""Makes files of every kind that an ordinary program makes, and removes files, some of them from the image."""
 
 WRITE_ATTRIBUTES = """
 import os
@@ -69,7 +69,7 @@ IN_ORDER = """
 i=0; while :; do i=$((i+1)); echo $i > /tmp/first.new; mv /tmp/first.new /tmp/first
 echo $i > /tmp/second.new; mv /tmp/second.new /tmp/second; done
 """
-"""What is in `second` is never more than what is in `first`, and at most one less."""
+"""Counts up in two files: the number in `second` equals the number in `first` or is one less."""
 
 SHARED_MEMORY = """
 import ctypes, sys

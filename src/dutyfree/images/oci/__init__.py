@@ -1,1 +1,1 @@
-"""Exchange with the rest of the world in the formats of the Open Container Initiative, and Docker's older ones."""
+"""Import and export in the formats of the Open Container Initiative (OCI) and in Docker's older ones."""

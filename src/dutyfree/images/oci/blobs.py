@@ -1,4 +1,4 @@
-"""Streams that are measured while they pass, and must turn out to be what was promised."""
+"""Streams that count and hash their bytes, to check size and digest of a blob."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PIECE_BYTES = 256 * 1024
 OnBytes = Callable[[int], None]
 
 
-class Measured(io.RawIOBase):
-    """Passes `source` on, counting and hashing what passes. Closing it leaves the source open."""
+class HashingReader(io.RawIOBase):
+    """Reads from `source`, and counts and hashes the bytes. Closing it leaves the source open."""
 
     def __init__(self, source: BinaryIO, *, limit_bytes: int | None = None, on_bytes: OnBytes | None = None) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Measured(io.RawIOBase):
         data = self._source.read(len(buffer))
         self.count_bytes += len(data)
         if self._limit_bytes is not None and self.count_bytes > self._limit_bytes:
-            raise ArchiveRefused(f"a stream of at most {self._limit_bytes} bytes goes on after them")
+            raise ArchiveRefused(f"a stream has more than the allowed {self._limit_bytes} bytes")
         self._hash.update(data)
         if self._on_bytes is not None and data:
             self._on_bytes(len(data))
@@ -45,36 +45,36 @@ class Measured(io.RawIOBase):
 
     @property
     def digest(self) -> str:
-        """Of all that has passed so far."""
+        """The digest of all bytes read so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def drain(self) -> None:
-        """Let all that is left pass."""
+        """Read the rest of the stream."""
         scratch = bytearray(PIECE_BYTES)
         while self.readinto(scratch):
             pass
 
 
 def buffered(stream: io.RawIOBase) -> BinaryIO:
-    """`stream` for those who read as much or as little as they like."""
+    """`stream` with a buffer, so that reads may have any size."""
     return io.BufferedReader(stream, PIECE_BYTES)
 
 
 @contextlib.contextmanager
 def opened_blob(path: Path, digest: str, size_bytes: int, on_bytes: OnBytes | None = None) -> Iterator[BinaryIO]:
-    """Read a blob; leaving the block reads the rest of it and raises ArchiveRefused unless size and digest are right.
+    """Open a blob; leaving the block reads its rest and raises ArchiveRefused unless size and digest are right.
 
-    Links are followed, as layouts of links are common: whatever they lead to is read, and used only if its digest fits.
+    Symlinks are followed, because layouts made of symlinks are common; the digest protects against wrong targets.
     """
     with opened_file(path) as file:
         found_bytes = os.fstat(file.fileno()).st_size
         if found_bytes != size_bytes:
             raise ArchiveRefused(f"blob {digest} has {found_bytes} bytes, but should have {size_bytes}")
-        blob = Measured(file, limit_bytes=size_bytes, on_bytes=on_bytes)
+        blob = HashingReader(file, limit_bytes=size_bytes, on_bytes=on_bytes)
         yield buffered(blob)
         blob.drain()
     if blob.digest != digest:
-        raise ArchiveRefused(f"blob {digest} has other content than its digest says", hint="copy the image again")
+        raise ArchiveRefused(f"the content of blob {digest} does not match its digest", hint="copy the image again")
 
 
 def opened_file(path: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""The JSON documents of OCI images, read with distrust: small, of the right shape, or refused."""
+"""Parses the JSON documents of OCI images, which are untrusted: documents that are large or malformed are refused."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _QUOTED_CHARACTERS: Final = 100
 
 
 def architecture() -> str:
-    """This machine's, as images call it."""
+    """This machine's architecture, by its OCI name."""
     machine = platform.machine()
     return _ARCHITECTURES.get(machine, machine)
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What an image runs on; empty text where it does not say."""
+    """The platform of an image; empty strings if the image does not name it."""
 
     os: str
     architecture: str
@@ -55,7 +55,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """One document's reference to a blob."""
+    """A reference to a blob: its media type, digest and size."""
 
     media_type: str
     digest: str
@@ -65,7 +65,7 @@ class Descriptor:
 
 
 def parse(data: bytes, what: str) -> dict[str, object]:
-    """The JSON object in `data`. Raises ArchiveRefused for anything else."""
+    """The JSON object in `data`. Raises ArchiveRefused if it is not one."""
     try:
         return as_object(json.loads(data), what)
     except (ValueError, RecursionError) as error:
@@ -87,15 +87,15 @@ def as_list(value: object, what: str) -> list[object]:
 
 
 def as_text(value: object, what: str) -> str:
-    """`value`, if it is text that every program can be given. Raises ArchiveRefused."""
-    # JSON can spell halves of characters, which nothing can encode again.
+    """`value`, if it is a string that can be encoded as UTF-8. Raises ArchiveRefused."""
+    # JSON can contain lone surrogates, which cannot be encoded.
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         raise ArchiveRefused(f"{what} is not text")
     return value
 
 
 def as_digest(value: object, what: str) -> str:
-    """`value`, if it is a sha256 digest and so can name a file, too. Raises ArchiveRefused."""
+    """`value`, if it is a sha256 digest, which is also a safe file name. Raises ArchiveRefused."""
     digest = as_text(value, what)
     if not _DIGEST.fullmatch(digest):
         raise ArchiveRefused(f"{what} has the digest {quoted(digest)}", hint="only sha256 is supported")
@@ -120,32 +120,32 @@ def as_descriptor(value: object, what: str) -> Descriptor:
 
 
 def as_platform(value: object, what: str) -> Platform:
-    """The platform in `value`, which may hold more than that. Raises ArchiveRefused."""
+    """The platform in `value`; other fields are ignored. Raises ArchiveRefused."""
     fields = as_object(value, f"the platform of {what}")
     system, machine = fields.get("os", ""), fields.get("architecture", "")
     return Platform(as_text(system, f"the os of {what}"), as_text(machine, f"the architecture of {what}"))
 
 
 def check_type(fields: dict[str, object], expected: str, what: str) -> None:
-    """Raise ArchiveRefused if a document is something else than its descriptor said, or two things at once.
+    """Raise ArchiveRefused if a document's type differs from its descriptor, or if it has two types.
 
-    Programs that look at different fields would otherwise see different images behind one digest.
+    Otherwise programs that read different fields would see different images for one digest.
     """
     if fields.get("mediaType") not in (None, expected):
-        raise ArchiveRefused(f"{what} is not of the media type that it is said to be")
+        raise ArchiveRefused(f"{what} does not have the media type that its descriptor names")
     if "manifests" in fields and ("layers" in fields or "config" in fields):
-        raise ArchiveRefused(f"{what} is an index and a manifest at once")
+        raise ArchiveRefused(f"{what} is both an index and a manifest")
 
 
 def check_layer_type(layer: Descriptor) -> None:
-    """Raise ArchiveRefused unless it is a kind of layer that can be unpacked."""
+    """Raise ArchiveRefused unless our unpacker supports the layer's media type."""
     if layer.media_type in LAYER_TYPES:
         return
-    zstd = "make a gzip one of it: skopeo copy --dest-compress-format gzip"
+    zstd = "convert it to gzip: skopeo copy --dest-compress-format gzip"
     hint = zstd if layer.media_type == _ZSTD_LAYER_TYPE else "only tar layers, plain or gzip, can be unpacked"
     raise ArchiveRefused(f"a layer has the media type {quoted(layer.media_type)}", hint=hint)
 
 
 def quoted(text: str) -> str:
-    """Foreign text, short and harmless enough for a message."""
+    """Untrusted text, shortened and escaped for a message."""
     return repr(text[:_QUOTED_CHARACTERS])

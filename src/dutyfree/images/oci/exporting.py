@@ -1,7 +1,6 @@
-"""Images out of the store, in a form that Docker, Podman, skopeo and we ourselves read.
+"""Exports images from the store in a form that Docker, Podman, skopeo and Dutyfree read.
 
-It is an OCI layout that has Docker's own `manifest.json` beside it: whatever the age of the program that loads it, one
-of the two is what it looks for.
+It is an OCI layout with an additional Docker `manifest.json`: new programs read the layout, old ones the manifest.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from dutyfree.images.store import Store
 from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
-# An image is loaded soon after it was exported: a fifth of the time counts for more than a tenth of the size.
+# gzip level 1 takes a fifth of the default level's time for a tenth more bytes. Speed matters more, since an exported
+# image is usually loaded soon.
 _LEVEL: Final = 1
 _EPOCH: Final = "1970-01-01T00:00:00Z"
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -37,29 +37,29 @@ _MAX_NAME_CHARACTERS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """The exported image."""
 
     path: Path
     name: str
-    """With its tag: what Docker calls the image once it has loaded it."""
+    """The name with its tag: Docker's name for the image after loading it."""
     digest: str
-    """The manifest's."""
+    """The manifest's digest."""
     layers: tuple[str, ...]
-    """The digests of the layers' tars; those of layers that were made elsewhere may differ from before."""
+    """The digests of the layers' tars; for imported layers they may differ from the imported digests."""
 
 
 def export_image(
     store: Store, image: Image, target: Path, name: str, *, overwrite: bool = False, on_bytes: OnBytes | None = None
 ) -> Exported:
-    """Write an image: as one tar if `target` ends in `.tar`, otherwise as a directory. It is there whole or not at all.
+    """Write an image: as one tar if `target` ends in `.tar`, otherwise as a directory. The export is atomic.
 
-    The same image and name give the same bytes. `on_bytes` is told of the files' bytes. Raises Unsupported for an image
-    over the host's root, InvalidRequest for a target that is there already (unless `overwrite`) or cannot be written
-    to, CapacityError for a full disk.
+    The same image and name give the same bytes. `on_bytes` gets the number of bytes of the files. Raises Unsupported
+    for an image over the host's root, InvalidRequest for a target that exists (unless `overwrite`) or cannot be
+    written, CapacityError for a full disk.
     """
     if image.over_host:
         hint = "build it from another base: dir:, tar:, oci: or debian:"
-        raise Unsupported("an image over the host's root cannot be exported: its base stays here", hint=hint)
+        raise Unsupported("an image over the host's root cannot be exported: its base is not in the store", hint=hint)
     if not image.is_stored:
         raise InvalidRequest("an image with live layers cannot be exported", hint="save the snapshot first")
     tagged = _tagged(name)
@@ -167,7 +167,7 @@ def _tagged(name: str) -> str:
 
 
 def _qualified(name: str) -> str:
-    """The name with all that Docker leaves out when it shows one."""
+    """The name with the registry and namespace that Docker omits when it shows one."""
     host, slash, _rest = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host):
         return name
@@ -175,17 +175,19 @@ def _qualified(name: str) -> str:
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    """Raise InvalidRequest unless an image may be put there: nothing but an image is ever replaced."""
+    """Raise InvalidRequest unless an image may be written there: only an image is ever overwritten."""
     if not target.name or not os.path.lexists(target):
         return
     if not overwrite:
-        raise InvalidRequest(f"{str(target)!r} is there already", hint="choose another path, or overwrite it")
+        raise InvalidRequest(f"{str(target)!r} already exists", hint="choose another path, or overwrite it")
     as_tar = target.suffix == ".tar"
     if target.is_symlink() or not (target.is_file() if as_tar else (target / "oci-layout").is_file()):
-        raise InvalidRequest(f"{str(target)!r} is not an image, and is not overwritten", hint="choose another path")
+        raise InvalidRequest(f"{str(target)!r} is not an image, so it is not overwritten", hint="choose another path")
 
 
 def _unwritable(target: Path, error: OSError) -> DutyfreeError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CapacityError(f"no room on disk for {str(target)!r}", hint="free some, or choose another path")
+        return CapacityError(
+            f"the disk is full: cannot write {str(target)!r}", hint="free some space, or choose another path"
+        )
     return InvalidRequest(f"cannot write {str(target)!r}: {error.strerror or error}", hint="choose another path")

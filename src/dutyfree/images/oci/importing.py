@@ -1,7 +1,7 @@
-"""Images from elsewhere into the store: OCI layouts, whatever skopeo can fetch, root tars and plain directories.
+"""Imports images into the store from OCI layouts, sources that skopeo can fetch, root tars and plain directories.
 
-Of an image's config the environment and the working directory are kept. Its entrypoint, command and user say what a
-container would run; a sandbox runs what it is told to, as root of its own world.
+The import keeps the environment and the working directory of an image's config. It ignores entrypoint, command and
+user: a sandbox runs the caller's commands, as root of its own user namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dutyfree.archive.limits import DEFAULT_LIMITS, ArchiveLimits
 from dutyfree.errors import ArchiveRefused, InvalidRequest
 from dutyfree.images.files import open_regular
 from dutyfree.images.oci import skopeo
-from dutyfree.images.oci.blobs import Measured, OnBytes, buffered
+from dutyfree.images.oci.blobs import HashingReader, OnBytes, buffered
 from dutyfree.images.oci.layout import Layout, LayoutImage
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store
@@ -41,11 +41,11 @@ def import_layout(
     limits: ArchiveLimits = DEFAULT_LIMITS,
     on_bytes: OnBytes | None = None,
 ) -> Image:
-    """Import the image `reference`, or the only one, of an OCI layout. `limits` are for all of its layers together.
+    """Import the image `reference`, or the only one, of an OCI layout. `limits` apply to all layers together.
 
-    A layer that the store has is neither read nor needed. All of the image's are held as after `Store.add`. `on_bytes`
-    is told of the layers' bytes in the layout.
-    Raises ArchiveRefused for an image that is broken or means harm, and InvalidRequest for one that is not there.
+    Layers that the store has are not read and may be missing in the layout. All layers are held as after `Store.add`.
+    `on_bytes` gets the number of bytes of the layers in the layout.
+    Raises ArchiveRefused for an image that is broken or malicious, and InvalidRequest for one that is missing.
     """
     reader = Layout(layout)
     found = reader.image(reference)
@@ -66,7 +66,7 @@ def import_layout(
                 hint = "the image's config belongs to other layers"
                 raise ArchiveRefused(f"layer {layer.diff_id} has the content of {digest}", hint=hint)
             limits = replace(limits, bytes=limits.bytes - unpacked.bytes, entries=limits.entries - unpacked.entries)
-        # Only now is all of the image known to be sound.
+        # The store gets the layers only now, when the whole image is verified.
         for layer in new:
             store.add(staging / layer.diff_id, layer.diff_id, "oci")
         image = replace(image, layers=_visible(store, image.layers))
@@ -83,9 +83,9 @@ def import_source(
     limits: ArchiveLimits = DEFAULT_LIMITS,
     on_bytes: OnBytes | None = None,
 ) -> Image:
-    """Import what skopeo fetches from `source`: `docker://HOST/NAME:TAG`, `docker-daemon:NAME:TAG` and others.
+    """Import the image that skopeo fetches from `source`, such as `docker://HOST/NAME:TAG` or `docker-daemon:NAME:TAG`.
 
-    `on_bytes` is told of the bytes that come, and then of the bytes that are unpacked. Raises what `skopeo.fetch` and
+    `on_bytes` gets the number of fetched bytes, and then of unpacked bytes. Raises what `skopeo.fetch` and
     `import_layout` raise.
     """
     with store.staging() as staging:
@@ -103,9 +103,9 @@ def import_tar(
     limits: ArchiveLimits = DEFAULT_LIMITS,
     on_bytes: OnBytes | None = None,
 ) -> Image:
-    """Import a root file system from a tar, which may be compressed. `on_bytes` is told of the bytes of `source`.
+    """Import a root file system from a tar, which may be compressed. `on_bytes` gets the number of bytes of `source`.
 
-    Raises ArchiveRefused for an archive that is broken or means harm, InvalidRequest for one that cannot be read.
+    Raises ArchiveRefused for an archive that is broken or malicious, InvalidRequest for one that cannot be read.
     """
     with contextlib.ExitStack() as stack:
         if isinstance(source, Path):
@@ -114,7 +114,7 @@ def import_tar(
             except OSError as error:
                 raise InvalidRequest(f"cannot read {str(source)!r}: {error.strerror}") from error
         tree = stack.enter_context(store.staging()) / "tree"
-        stream = buffered(Measured(source, limit_bytes=_compressed_bytes(limits), on_bytes=on_bytes))
+        stream = buffered(HashingReader(source, limit_bytes=_compressed_bytes(limits), on_bytes=on_bytes))
         digest, _ = _take(stream, tree, store.ownership, limits, on_bytes)
         names = {path.name for path in tree.iterdir()}
         if names & _IMAGE_FILES and not names & _ROOT_DIRECTORIES:
@@ -131,21 +131,21 @@ def import_directory(
     limits: ArchiveLimits = DEFAULT_LIMITS,
     on_bytes: OnBytes | None = None,
 ) -> Image:
-    """Import a directory as a root file system; for root its owners are kept, an ordinary user's store has none.
+    """Import a directory as a root file system; root's store keeps the owners, an ordinary user's store does not.
 
-    `on_bytes` is told, by another thread, of the bytes of the directory's tar. Raises InvalidRequest for what cannot be
-    in an image, SubstrateFailed for a directory that cannot be read.
+    `on_bytes` gets the number of bytes of the directory's tar, in another thread. Raises InvalidRequest for files that
+    an image cannot have, SubstrateFailed for a directory that cannot be read.
     """
     if not source.is_dir():
         raise InvalidRequest(f"{str(source)!r} is not a directory")
     source = source.resolve()
     if store.root.resolve().is_relative_to(source):
-        raise InvalidRequest(f"{str(source)!r} holds the image store itself", hint="import a directory without it")
+        raise InvalidRequest(f"{str(source)!r} contains the image store", hint="import a directory without it")
     view = Ownership(None if store.ownership.shift is None else 0)
     with store.staging() as staging:
         tree = staging / "tree"
         reading, writing = os.pipe()
-        # The stream is closed before the thread is waited for: it may be waiting for us to read.
+        # Closes the stream before it waits for the thread: the thread may block until this side reads.
         with ThreadPoolExecutor(1) as thread, open(reading, "rb") as stream:  # noqa: PTH123
             packing = thread.submit(_pack_into, writing, source, view, on_bytes)
             try:
@@ -165,14 +165,14 @@ def _pack_into(pipe: int, source: Path, view: Ownership, on_bytes: OnBytes | Non
 
 
 def _raise_failure(packing: Future[None]) -> None:
-    """Raise what stopped the packing, unless that was its reader."""
+    """Raise the error that stopped the packing, unless the reader closed the pipe."""
     error = packing.exception()
     if error is not None and not isinstance(error.__cause__ or error, BrokenPipeError):
         raise error
 
 
 def _holds(store: Store, layer: str, stack: contextlib.ExitStack) -> bool:
-    """Whether the store has the layer; if so, it stays until the end of `stack`."""
+    """Whether the store has the layer; if so, it is held until the end of `stack`."""
     try:
         hold = store.hold([layer])
     except InvalidRequest:
@@ -180,21 +180,21 @@ def _holds(store: Store, layer: str, stack: contextlib.ExitStack) -> bool:
     if store.has(layer):
         stack.enter_context(hold)
         return True
-    hold.release()  # damaged: what is held cannot be replaced
+    hold.release()  # the layer is damaged, and a held layer cannot be replaced
     return False
 
 
 def _described(found: LayoutImage) -> Image:
-    # Of a layer that comes twice the lower one has no effect that the upper one has not, and overlayfs wants each once.
+    # If a layer occurs twice, the lower one has no effect, and overlayfs accepts each layer only once.
     layers = tuple(reversed(dict.fromkeys(layer.diff_id for layer in reversed(found.layers))))
     try:
         return Image(layers, over_host=False, env=found.env, cwd=found.cwd)
     except InvalidRequest as error:
-        raise ArchiveRefused(f"the config of the image is of no use: {error.message}") from error
+        raise ArchiveRefused(f"the config of the image is invalid: {error.message}") from error
 
 
 def _visible(store: Store, layers: tuple[str, ...]) -> tuple[str, ...]:
-    """Without the layers below one that hides all of them, which overlay mounts do not know of a root."""
+    """The layers without those below an opaque root: overlay mounts ignore the opaque mark of a root directory."""
     for bottom in reversed(range(len(layers))):
         with disk_errors("cannot read the root of a layer"), Descent.at(store.tree(layers[bottom])) as root:
             if is_opaque(root.fd, store.ownership):
@@ -203,7 +203,7 @@ def _visible(store: Store, layers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _compressed_bytes(limits: ArchiveLimits) -> int:
-    """How much there can be to read of what may have `limits.bytes` when unpacked: noise grows when it is packed."""
+    """The largest compressed size of `limits.bytes` bytes: random data grows when it is compressed."""
     return limits.bytes + limits.bytes // 32 + 1024 * 1024
 
 
@@ -212,10 +212,10 @@ def _take(
 ) -> tuple[str, Unpacked]:
     """Unpack a tar, which may be compressed, into a new directory; also returns the uncompressed tar's digest.
 
-    `on_bytes` hears of none of its bytes, but often, so that whoever wants to stop it can.
+    `on_bytes` is called often, with 0 bytes, so that it can raise to stop the work.
     """
     tree.mkdir(mode=0o755)
-    tar = Measured(decompressed(stream, limits.bytes))
+    tar = HashingReader(decompressed(stream, limits.bytes))
     beat = None if on_bytes is None else lambda _: on_bytes(0)
     unpacked = unpack(buffered(tar), tree, ownership, limits, beat)
     tar.drain()

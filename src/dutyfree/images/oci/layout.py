@@ -1,7 +1,7 @@
-"""Reading an OCI image layout: index, then the manifest for this machine, then its config and layers.
+"""Reads an OCI image layout: the index, then the manifest for this machine, then its config and layers.
 
-Nothing in it is believed: every document is small, of the right shape and has the digest by which it was referred to,
-and every name of a file in it is a digest.
+The layout is untrusted: each document must be small, well-formed and match the digest that refers to it, and each file
+name comes from a digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LISTED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LayoutLayer:
-    """A blob, and the digest of the tar in it."""
+    """A layer: its blob, and the digest of the uncompressed tar."""
 
     blob: Descriptor
     diff_id: str
@@ -32,10 +32,10 @@ class LayoutLayer:
 
 @dataclass(frozen=True, slots=True)
 class LayoutImage:
-    """One image of a layout: what its manifest and its config say."""
+    """One image of a layout, from its manifest and its config."""
 
     digest: str
-    """The manifest's."""
+    """The manifest's digest."""
     layers: tuple[LayoutLayer, ...]
     """Bottom first."""
     env: Mapping[str, str]
@@ -43,32 +43,32 @@ class LayoutImage:
 
     @property
     def size_bytes(self) -> int:
-        """Of its layers, as they are in the layout."""
+        """The size of all layers as they are in the layout, usually compressed."""
         return sum(layer.blob.size_bytes for layer in self.layers)
 
 
 class Layout:
-    """A directory in the OCI image layout. Everything raises ArchiveRefused for what is broken."""
+    """A directory in the OCI image layout. All methods raise ArchiveRefused for broken files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._documents_left = MAX_DOCUMENTS
-        self._passed_over: set[str] = set()
+        self._unsuitable: set[str] = set()
 
     def image(self, reference: str | None = None) -> LayoutImage:
-        """The image for this machine that has the name or the manifest digest `reference`; the only one for None.
+        """The image for this machine with the name or manifest digest `reference`; with None the only image.
 
-        Raises InvalidRequest where the layout has no such image, or several.
+        Raises InvalidRequest if the layout has no such image, or several.
         """
         self._documents_left = MAX_DOCUMENTS
-        self._passed_over = set()
+        self._unsuitable = set()
         self._check_version()
         top = self._index(self._file("index.json"), documents.INDEX_TYPE, "index.json")
         wanted = [entry for entry in top if reference is None or reference in (entry.name, entry.digest)]
         found: dict[str, LayoutImage] = {}
         for entry in wanted or top:
             image = self._for_this_machine(entry, MAX_DEPTH)
-            # A digest may also be that of a manifest which only an index leads to.
+            # The digest may also name a manifest that only a nested index refers to.
             if image is not None and (wanted or image.digest == reference):
                 found[image.digest] = image
             if len(found) > 1:
@@ -77,13 +77,13 @@ class Layout:
             raise InvalidRequest(f"the layout has no image {reference!r}", hint=f"it has {_names(top)}")
         for image in found.values():
             return image
-        hint = f"it has {_listed(sorted(self._passed_over))}" if self._passed_over else None
+        hint = f"it has {_listed(sorted(self._unsuitable))}" if self._unsuitable else None
         raise ArchiveRefused(f"the layout has no image for linux/{documents.architecture()}", hint=hint)
 
     def blob(
         self, descriptor: Descriptor, on_bytes: blobs.OnBytes | None = None
     ) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Read a blob; leaving the block raises ArchiveRefused unless it was what `descriptor` says."""
+        """Open a blob; leaving the block raises ArchiveRefused unless size and digest match `descriptor`."""
         path = self._directory.joinpath("blobs", *descriptor.digest.split(":"))
         return blobs.opened_blob(path, descriptor.digest, descriptor.size_bytes, on_bytes)
 
@@ -121,17 +121,17 @@ class Layout:
         return [documents.as_descriptor(entry, f"a manifest in {what}") for entry in entries]
 
     def _for_this_machine(self, entry: Descriptor, depth: int) -> LayoutImage | None:
-        """The first image behind `entry` that runs here; what was passed over is remembered for the message."""
+        """The first image of `entry` that runs on this machine; others are remembered for the error message."""
         if entry.platform is not None and not entry.platform.suits_this_machine():
-            self._pass_over(str(entry.platform))
+            self._remember_unsuitable(str(entry.platform))
             return None
         if entry.media_type in documents.MANIFEST_TYPES:
             return self._manifest(entry)
         if entry.media_type not in documents.INDEX_TYPES:
-            self._pass_over(f"media type {entry.media_type}")
+            self._remember_unsuitable(f"media type {entry.media_type}")
             return None
         if depth == 0:
-            raise ArchiveRefused(f"the layout has indexes in indexes more than {MAX_DEPTH} deep")
+            raise ArchiveRefused(f"the layout nests indexes more than {MAX_DEPTH} levels deep")
         for inner in self._index(self._document(entry, "an index"), entry.media_type, "an index"):
             image = self._for_this_machine(inner, depth - 1)
             if image is not None:
@@ -143,19 +143,19 @@ class Layout:
         documents.check_type(fields, entry.media_type, "a manifest")
         config = documents.as_descriptor(fields.get("config"), "the config")
         if config.media_type not in documents.CONFIG_TYPES:
-            self._pass_over(f"media type {config.media_type}")
+            self._remember_unsuitable(f"media type {config.media_type}")
             return None
         settings = documents.parse(self._document(config, "the config"), "the config")
         suited = documents.as_platform(settings, "the config")
         if not suited.suits_this_machine():
-            self._pass_over(str(suited))
+            self._remember_unsuitable(str(suited))
             return None
         layers = documents.as_list(fields.get("layers"), "the list of layers")
         return _read_image(entry.digest, layers, settings)
 
-    def _pass_over(self, what: str) -> None:
-        if len(self._passed_over) < _LISTED:
-            self._passed_over.add(what)
+    def _remember_unsuitable(self, what: str) -> None:
+        if len(self._unsuitable) < _LISTED:
+            self._unsuitable.add(what)
 
 
 def _read_image(digest: str, layers: list[object], settings: dict[str, object]) -> LayoutImage:
@@ -165,7 +165,7 @@ def _read_image(digest: str, layers: list[object], settings: dict[str, object]) 
     if len(layers) != len(diff_ids):
         raise ArchiveRefused(f"the manifest has {len(layers)} layers, but the config {len(diff_ids)}")
     if not 1 <= len(layers) <= MAX_LAYERS:
-        raise ArchiveRefused(f"an image has 1 to {MAX_LAYERS} layers, not {len(layers)}")
+        raise ArchiveRefused(f"an image must have 1 to {MAX_LAYERS} layers, not {len(layers)}")
     pairs: list[LayoutLayer] = []
     for layer, diff_id in zip(layers, diff_ids, strict=True):
         blob = documents.as_descriptor(layer, "a layer")

@@ -1,4 +1,4 @@
-"""Which image a name in a registry or an engine stands for at this moment."""
+"""Resolves a name in a registry or an engine to its current manifest digest."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ async def manifest_digest(source: str, *, insecure: bool = False, timeout_s: flo
     options = [option.replace("--src-", "--") for option in skopeo.source_options(source, insecure)]
     command = ["skopeo", "inspect", "--no-tags", *options, "--format", "{{.Digest}}", "--", source]
     try:
-        told = await run_command(command, timeout_s=timeout_s, env=skopeo.environment())
+        output = await run_command(command, timeout_s=timeout_s, env=skopeo.environment())
     except CommandFailed as error:
         raise skopeo.failure(source, str(error)) from error
-    found = _DIGEST.findall(told)
+    found = _DIGEST.findall(output)
     if not found:
-        raise InfraFailed(f"skopeo does not say which image {source!r} is", hint="a newer skopeo may")
+        raise InfraFailed(f"skopeo did not print the digest of {source!r}", hint="install a newer skopeo")
     return str(found[-1])

@@ -1,4 +1,4 @@
-"""Images from registries, Docker engines and their archives, fetched by skopeo, which speaks with all of them."""
+"""Fetches images from registries, Docker engines and archives with skopeo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dutyfree.errors import (
     InvalidRequest,
     SubstrateUnavailable,
 )
-from dutyfree.images.commands import bound_to_us
+from dutyfree.images.commands import die_with_parent
 from dutyfree.images.oci.blobs import OnBytes
 from dutyfree.images.oci.documents import architecture
 
@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT_S: Final = 1800.0
 DEFAULT_LIMIT_BYTES: Final = 64 * 1024**3
 TRANSPORTS: Final = ("docker://", "docker-daemon:", "docker-archive:", "oci-archive:", "oci:")
 IMAGE_NAME: Final = "image"
-"""What the fetched image is called in its layout."""
+"""The name of the fetched image in its layout."""
 _POLL_S: Final = 0.1
 _GRACE_S: Final = 60.0
 _TAIL_BYTES: Final = 4096
@@ -40,7 +40,7 @@ NETWORK_ENVIRONMENT: Final = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
-"""What tells a program how to reach others from here."""
+"""The environment variables that configure proxies and certificates."""
 _ENVIRONMENT: Final = (
     *("PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
     *("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "CONTAINERS_REGISTRIES_CONF"),
@@ -48,18 +48,30 @@ _ENVIRONMENT: Final = (
 )
 _FAILURES: Final[tuple[tuple[str, type[DutyfreeError], str], ...]] = (
     (r"policy\.json", SubstrateUnavailable, "skopeo needs /etc/containers/policy.json: install containers-common"),
-    (r"no image found in (manifest list|image index)", ArchiveRefused, "it has none for this machine"),
+    (r"no image found in (manifest list|image index)", ArchiveRefused, "the image has no variant for this machine"),
     (r"did not match|digest mismatch|digest .* does not match", ArchiveRefused, "the source is damaged"),
-    (r"HTTP response to HTTPS client", InvalidRequest, "it speaks plain HTTP; that must be asked for: insecure"),
-    (r"x509|certificate", InvalidRequest, "add its certificate to /etc/containers/certs.d"),
-    (r"permission denied", InvalidRequest, "see who may read the file, or the engine's socket"),
-    (r"unauthorized|authentication required|denied", InvalidRequest, "if it exists: skopeo login, or docker login"),
-    (r"(manifest|name|repository|blob)[ _]unknown|not found|no such image", InvalidRequest, "check its name and tag"),
-    (r"no such file|reference does not exist|not exist", InvalidRequest, "check its path"),
+    (r"HTTP response to HTTPS client", InvalidRequest, "the registry speaks plain HTTP; allow that with insecure"),
+    (r"x509|certificate", InvalidRequest, "add the registry's certificate to /etc/containers/certs.d"),
+    (r"permission denied", InvalidRequest, "check the permissions of the file or of the engine's socket"),
+    (
+        r"unauthorized|authentication required|denied",
+        InvalidRequest,
+        "if the image exists: skopeo login, or docker login",
+    ),
+    (
+        r"(manifest|name|repository|blob)[ _]unknown|not found|no such image",
+        InvalidRequest,
+        "check the image's name and tag",
+    ),
+    (r"no such file|reference does not exist|not exist", InvalidRequest, "check the path or the name"),
     (r"invalid (source name|reference)|must be lowercase", InvalidRequest, "for example docker://HOST/NAME:TAG"),
-    (r"connection refused|no such host|timeout|unreachable|Cannot connect", InfraFailed, "check that it is running"),
+    (
+        r"connection refused|no such host|timeout|unreachable|Cannot connect",
+        InfraFailed,
+        "check that the registry or engine is running",
+    ),
 )
-"""What skopeo says, whose fault that is, and what to do about it; the first that fits."""
+"""Pattern of skopeo's message, error class and hint; the first match counts."""
 
 
 def fetch(
@@ -71,14 +83,15 @@ def fetch(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     on_bytes: OnBytes | None = None,
 ) -> None:
-    """Copy the image `source`, one of TRANSPORTS and its address, into a new OCI layout, where it is IMAGE_NAME.
+    """Copy the image `source`, one of TRANSPORTS and an address, into a new OCI layout under the name IMAGE_NAME.
 
-    A registry must have a certificate unless it is on loopback or `insecure` is true. `on_bytes` is told ten times a
-    second how much more has come, and may raise to stop. Raises InvalidRequest for an image that is not there or not to
-    be had, ArchiveRefused past `limit_bytes`, DeadlineExceeded, SubstrateUnavailable without skopeo, InfraFailed.
+    A registry must have a certificate unless it is on loopback or `insecure` is true. `on_bytes` gets the number of
+    new bytes every 0.1 s, and may raise to stop the copy. Raises InvalidRequest for an image that is missing or not
+    accessible, ArchiveRefused past `limit_bytes`, DeadlineExceeded, SubstrateUnavailable without skopeo, InfraFailed.
     """
     options = source_options(source, insecure)
-    # Packing again what an engine has unpacked is waste; zstd, which registries may have, cannot be unpacked here.
+    # Layers from an engine stay uncompressed, since compressing them costs time. zstd layers of registries become gzip,
+    # because our unpacker cannot read zstd.
     local = source.startswith(("docker-daemon:", "docker-archive:"))
     options.append("--dest-oci-accept-uncompressed-layers" if local else "--dest-compress-format=gzip")
     layout.mkdir()
@@ -97,7 +110,7 @@ def fetch(
 
 
 def source_options(source: str, insecure: bool) -> list[str]:
-    """How skopeo is told to reach `source`. Raises InvalidRequest for what is not an address."""
+    """The skopeo options for access to `source`. Raises InvalidRequest if `source` is not an address."""
     if "\0" in source or not source.startswith(TRANSPORTS):
         raise InvalidRequest(f"{source!r} is not an image's address", hint=f"it starts with {', '.join(TRANSPORTS)}")
     if source.startswith("docker://") and (insecure or _is_loopback(source.removeprefix("docker://"))):
@@ -109,19 +122,19 @@ def source_options(source: str, insecure: bool) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What skopeo sees of ours: where credentials, certificates and proxies are."""
+    """The part of our environment that skopeo gets: the places of credentials, certificates and proxies."""
     return {"LC_ALL": "C", **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}}
 
 
 def failure(source: str, said: str) -> DutyfreeError:
-    """The error for what skopeo said at its end; those may be a registry's words, so only what prints is kept."""
+    """The error for skopeo's last message. A registry may have written it, so unprintable characters are replaced."""
     messages = _MESSAGE.findall(said)
-    told = messages[-1].replace('\\"', '"') if messages else said.strip()
-    told = "".join(character if character.isprintable() else " " for character in told)[-_TAIL_CHARACTERS:]
+    message = messages[-1].replace('\\"', '"') if messages else said.strip()
+    message = "".join(character if character.isprintable() else " " for character in message)[-_TAIL_CHARACTERS:]
     for pattern, kind, hint in _FAILURES:
-        if re.search(pattern, told, re.IGNORECASE):
-            return kind(f"cannot fetch {source!r}: {told}", hint=hint)
-    return InfraFailed(f"cannot fetch {source!r}: {told}")
+        if re.search(pattern, message, re.IGNORECASE):
+            return kind(f"cannot fetch {source!r}: {message}", hint=hint)
+    return InfraFailed(f"cannot fetch {source!r}: {message}")
 
 
 def _is_loopback(address: str) -> bool:
@@ -137,7 +150,7 @@ def _command(scratch: Path, timeout_s: float) -> list[str]:
     if skopeo is None:
         raise SubstrateUnavailable("skopeo is not installed", hint="as root: apt-get install skopeo")
     limits = ["--command-timeout", f"{timeout_s + _GRACE_S:.0f}s", "--tmpdir", str(scratch)]
-    return [*bound_to_us(), skopeo, "--override-os", "linux", "--override-arch", architecture(), *limits]
+    return [*die_with_parent(), skopeo, "--override-os", "linux", "--override-arch", architecture(), *limits]
 
 
 def _started(command: Sequence[str], stderr: int) -> subprocess.Popen[bytes]:
@@ -155,7 +168,7 @@ def _watched(
     limit_bytes: int,
     on_bytes: OnBytes | None,
 ) -> int:
-    """Wait for the process and keep an eye on what it writes. Returns its exit code."""
+    """Wait for the process, and stop it at the size and time limits. Returns its exit code."""
     seen_bytes = 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -169,7 +182,7 @@ def _watched(
         if process.returncode is not None:
             return process.returncode
         if time.monotonic() > deadline_s:
-            raise DeadlineExceeded("skopeo took too long", hint="give it more time, or look at the network")
+            raise DeadlineExceeded("skopeo took too long", hint="increase the timeout, or check the network")
 
 
 def _size(directory: Path) -> int:

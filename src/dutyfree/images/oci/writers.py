@@ -1,4 +1,4 @@
-"""The two shapes in which an image is written: a directory, and one tar."""
+"""Writes the files of an image into a directory or into one tar."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import BinaryIO, Protocol
 
 
 class ImageWriter(Protocol):
-    """Takes the files of an image, each by its path in it. What has the same path twice is the same."""
+    """Writes the files of an image by their paths. If a path is written twice, both contents must be the same."""
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small file."""
 
     def move(self, name: str, file: Path) -> None:
-        """Take over a file, which is gone from where it was afterwards."""
+        """Add a file; the original may be moved or removed."""
 
 
 class DirectoryWriter:
-    """Makes a directory at `path`."""
+    """Writes an image as a directory at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class DirectoryWriter:
 
 
 class TarWriter:
-    """Writes a tar that depends on nothing but what is put into it."""
+    """Writes an image as a tar whose bytes depend only on the files in it."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
@@ -65,7 +65,7 @@ class TarWriter:
 
 @contextlib.contextmanager
 def image_writer(path: Path, *, as_tar: bool) -> Iterator[ImageWriter]:
-    """A writer of a new image at `path`, which is complete at the end."""
+    """A writer for a new image at `path`; the image is complete at the end of the block."""
     if not as_tar:
         yield DirectoryWriter(path)
         return
@@ -74,7 +74,7 @@ def image_writer(path: Path, *, as_tar: bool) -> Iterator[ImageWriter]:
 
 
 class HashedSink:
-    """Passes on to `file` what is written, counting and hashing it."""
+    """Writes to `file`, and counts and hashes the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -91,5 +91,5 @@ class HashedSink:
 
     @property
     def digest(self) -> str:
-        """Of all that was written so far."""
+        """The digest of all bytes written so far."""
         return f"sha256:{self._hash.hexdigest()}"

@@ -1,1 +1,1 @@
-"""From a recipe to an image: read, named by its content, built stage by stage."""
+"""Builds images from recipes: parses a recipe, computes the digests of its stages, and builds the missing stages."""

@@ -1,4 +1,4 @@
-"""What recipes start from: which base a name stands for at this moment, and how to get it."""
+"""Bases of recipes: finds which base a name currently stands for, and puts it into the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dutyfree.images.oci.resolving import manifest_digest
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.recipes import digests, inputs
 from dutyfree.images.recipes.debian import DebianRoot
-from dutyfree.images.recipes.progress import EventKind, Teller
+from dutyfree.images.recipes.progress import EventKind, StageProgress
 from dutyfree.images.store import Store
 from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
@@ -31,31 +31,31 @@ _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _TAG: Final = re.compile(r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 
 _DESCRIPTIONS: Final = ("/etc/os-release", "/var/lib/dpkg/status", "/lib/apk/db/installed")
-"""What says which packages the host has, in files that are read."""
+"""Files that list the host's packages; their content is hashed."""
 _DATABASES: Final = ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/var/lib/pacman/local", "/nix/var/nix/profiles")
-"""The same in directories that are too big to read: their entries' times tell."""
+"""Directories that list the host's packages but are too big to hash; the times of their entries show changes."""
 _OWN_INSTALLATIONS: Final = (
     *("/opt", "/usr/local", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib", "/usr/local/lib64"),
     *("/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages", "/usr/local/lib/node_modules"),
 )
-"""Where people put what no package manager knows of."""
+"""Directories for software that is installed without a package manager."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base as it is at this moment."""
+    """A base in its current state."""
 
     digest: str
-    obtain: Callable[[Store, Teller], Awaitable[Image]]
-    """Put it into the store. Raises what the kind of base calls for: see `find`."""
+    obtain: Callable[[Store, StageProgress], Awaitable[Image]]
+    """Puts the base into the store. Raises as `find` does."""
     ready: Image | None = None
-    """The image, for a base that needs no work."""
+    """The image, if the base already is one."""
 
 
 async def find(base: str, store: Store) -> Base:
-    """The base that a recipe names. `debian:` stands for packages that move on; the digest covers their names alone.
+    """The base that a recipe names. The digest of a `debian:` base covers the package names, not their versions.
 
-    Raises InvalidRequest for a base that is not there, ArchiveRefused for one that is broken, and for what is fetched
+    Raises InvalidRequest for a missing base, ArchiveRefused for a broken one, and for a base that is fetched also
     SubstrateUnavailable (a tool is missing), DeadlineExceeded and InfraFailed.
     """
     kind, _, rest = base.partition(":")
@@ -79,7 +79,7 @@ async def find(base: str, store: Store) -> Base:
 
 
 def _ready(kind: str, identity: dict[str, object], image: Image) -> Base:
-    async def obtain(store: Store, told: Teller) -> Image:
+    async def obtain(store: Store, report: StageProgress) -> Image:
         return image
 
     return Base(digests.base_digest(kind, identity), obtain, ready=image)
@@ -88,9 +88,9 @@ def _ready(kind: str, identity: dict[str, object], image: Image) -> Base:
 async def _directory(path: Path, store: Store) -> Base:
     view = Ownership(None if store.ownership.shift is None else 0)
 
-    async def obtain(store: Store, told: Teller) -> Image:
+    async def obtain(store: Store, report: StageProgress) -> Image:
         image = await in_thread_with_progress(
-            lambda on_bytes: import_directory(store, path, on_bytes=on_bytes), told.bytes
+            lambda on_bytes: import_directory(store, path, on_bytes=on_bytes), report.bytes
         )
         _check_unchanged(
             path, before, await in_thread_with_progress(lambda on_bytes: _tree_digest(path, view, on_bytes), _ignore)
@@ -111,9 +111,9 @@ def _tree_digest(path: Path, view: Ownership, on_bytes: Callable[[int], None]) -
 
 
 async def _tar(path: Path) -> Base:
-    async def obtain(store: Store, told: Teller) -> Image:
-        tell = partial(told.bytes, total=size_bytes)
-        image = await in_thread_with_progress(lambda on_bytes: import_tar(store, path, on_bytes=on_bytes), tell)
+    async def obtain(store: Store, report: StageProgress) -> Image:
+        on_done = partial(report.bytes, total=size_bytes)
+        image = await in_thread_with_progress(lambda on_bytes: import_tar(store, path, on_bytes=on_bytes), on_done)
         _check_unchanged(path, before, (await in_thread(_tar_digest, path))[0])
         return image
 
@@ -122,7 +122,7 @@ async def _tar(path: Path) -> Base:
 
 
 def _tar_digest(path: Path) -> tuple[str, int]:
-    """The digest of a file as it is, compressed or not, and its size."""
+    """The digest of a file's bytes, without decompressing it, and its size."""
     if not path.is_file():
         raise InvalidRequest(f"{str(path)!r} is not a file")
     try:
@@ -133,15 +133,17 @@ def _tar_digest(path: Path) -> tuple[str, int]:
 
 def _check_unchanged(path: Path, before: str, after: str) -> None:
     if before != after:
-        raise InvalidRequest(f"{str(path)!r} has changed while it was read", hint="build again when it is at rest")
+        raise InvalidRequest(f"{str(path)!r} changed while it was read", hint="build again when it no longer changes")
 
 
 def _debian(root: DebianRoot) -> Base:
-    async def obtain(store: Store, told: Teller) -> Image:
+    async def obtain(store: Store, report: StageProgress) -> Image:
         async with exit_in_thread(store.staging()) as directory:
             tar = directory / "root.tar"
-            await root.make(tar, on_output=lambda piece: told(EventKind.LOG, piece.decode("utf-8", "replace")))
-            return await in_thread_with_progress(lambda on_bytes: import_tar(store, tar, on_bytes=on_bytes), told.bytes)
+            await root.make(tar, on_output=lambda piece: report(EventKind.LOG, piece.decode("utf-8", "replace")))
+            return await in_thread_with_progress(
+                lambda on_bytes: import_tar(store, tar, on_bytes=on_bytes), report.bytes
+            )
 
     identity = {
         "suite": root.suite,
@@ -154,12 +156,12 @@ def _debian(root: DebianRoot) -> Base:
 
 async def _fetched(source: str) -> Base:
     digest = await manifest_digest(source)
-    # By its digest, so that a tag that moves meanwhile does not matter.
+    # Fetch by digest, because the tag may move in the meantime.
     pinned = f"{_TAG.sub('', _DIGEST.sub('', source))}@{digest}" if source.startswith("docker://") else source
 
-    async def obtain(store: Store, told: Teller) -> Image:
+    async def obtain(store: Store, report: StageProgress) -> Image:
         return await in_thread_with_progress(
-            lambda on_bytes: import_source(store, pinned, on_bytes=on_bytes), told.bytes
+            lambda on_bytes: import_source(store, pinned, on_bytes=on_bytes), report.bytes
         )
 
     return Base(digests.base_digest("oci", {"manifest": digest, "machine": platform.machine()}), obtain)
@@ -169,17 +171,17 @@ async def _layout(address: str) -> Base:
     path, reference = await in_thread(_layout_address, address)
     found = await in_thread(Layout(path).image, reference)
 
-    async def obtain(store: Store, told: Teller) -> Image:
-        tell = partial(told.bytes, total=found.size_bytes)
+    async def obtain(store: Store, report: StageProgress) -> Image:
+        on_done = partial(report.bytes, total=found.size_bytes)
         return await in_thread_with_progress(
-            lambda on_bytes: import_layout(store, path, found.digest, on_bytes=on_bytes), tell
+            lambda on_bytes: import_layout(store, path, found.digest, on_bytes=on_bytes), on_done
         )
 
     return Base(digests.base_digest("oci", {"manifest": found.digest}), obtain)
 
 
 def _layout_address(address: str) -> tuple[Path, str | None]:
-    """`PATH`, or `PATH:NAME` where the layout has several images; either may have colons."""
+    """Split `PATH`, or `PATH:NAME` for a layout with several images; both may contain colons."""
     words = address.split(":")
     for count in range(len(words), 0, -1):
         path = Path(":".join(words[:count]))
@@ -189,7 +191,7 @@ def _layout_address(address: str) -> tuple[Path, str | None]:
 
 
 def host_identity() -> dict[str, object]:
-    """What tells the host's installation from others and from itself before and after a change; takes milliseconds."""
+    """Facts that change when the host's installation changes, and differ between hosts; takes milliseconds."""
     return {
         "machine": platform.machine(),
         "descriptions": {name: _sha256(Path(name)) for name in _DESCRIPTIONS},
@@ -223,4 +225,4 @@ def _listing(path: Path) -> str:
 
 
 def _ignore(count_bytes: int) -> None:
-    """Of reading alone nobody is told."""
+    """Discard the byte count: hashing a base reports no progress."""

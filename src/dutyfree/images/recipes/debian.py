@@ -1,4 +1,4 @@
-"""Debian root file systems from packages, made by mmdebstrap with the mirrors that this machine uses itself."""
+"""Makes Debian root file systems with mmdebstrap, from the mirrors that this machine uses."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _UNKNOWN: Final = re.compile(
 _NO_IDS: Final = re.compile(r"/etc/sub[ug]id|new[ug]idmap")
 _MAX_SOURCES_BYTES: Final = 1024 * 1024
 _ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", *NETWORK_ENVIRONMENT)
-"""All that mmdebstrap, and with it every package's own scripts, sees of ours."""
+"""The environment variables that mmdebstrap and the scripts of packages get."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebianRoot:
-    """What is wanted: a suite, packages beside the minimal ones, and where they come from."""
+    """A Debian root file system: the suite, the additional packages, and their sources."""
 
     suite: str
     packages: tuple[str, ...]
     mirrors: tuple[str, ...]
-    """Lines as in apt's sources.list; none means Debian's own mirror."""
+    """Lines as in apt's sources.list; empty means Debian's default mirror."""
 
     @classmethod
     def parse(cls, wanted: str, *, apt: Path = Path("/etc/apt"), debian: bool | None = None) -> DebianRoot:
         """Read `SUITE[+PACKAGE...]`. A `+` before a letter begins another package: `bookworm+g+++git` has g++ and git.
 
-        `apt` is where the sources are looked up, `debian` whether they are those of a Debian (None: see for yourself).
+        `apt` is the directory with the sources; `debian` says whether they are Debian's (None: find out).
         Raises InvalidRequest.
         """
         suite, _, rest = wanted.partition("+")
@@ -63,10 +63,10 @@ class DebianRoot:
     async def make(
         self, target: Path, *, timeout_s: float = TIMEOUT_S, on_output: Callable[[bytes], None] | None = None
     ) -> None:
-        """Write the root file system to a new tar; scratch space is beside it.
+        """Write the root file system to a new tar; temporary files go to the same directory.
 
-        Raises InvalidRequest for a suite or package that is not there, SubstrateUnavailable without mmdebstrap or,
-        for an ordinary user, without subordinate ids, DeadlineExceeded, InfraFailed.
+        Raises InvalidRequest for an unknown suite or package, SubstrateUnavailable without mmdebstrap or, for an
+        ordinary user, without subordinate ids, DeadlineExceeded, InfraFailed.
         """
         options = ["--variant=minbase", "--skip=output/dev"]
         if self.packages:
@@ -80,21 +80,21 @@ class DebianRoot:
         except CommandFailed as error:
             raise self._failure(str(error)) from error
 
-    def _failure(self, told: str) -> DutyfreeError:
-        unknown = _UNKNOWN.search(told)
+    def _failure(self, output: str) -> DutyfreeError:
+        unknown = _UNKNOWN.search(output)
         if unknown:
-            what = f"package {unknown[1]!r}" if unknown[1] else "all that was asked for"
+            what = f"package {unknown[1]!r}" if unknown[1] else "the requested suite or packages"
             return InvalidRequest(f"Debian {self.suite} does not have {what}", hint="check the suite and the packages")
-        if _NO_IDS.search(told):
+        if _NO_IDS.search(output):
             hint = "give the user ranges in /etc/subuid and /etc/subgid and install uidmap, or build this base as root"
-            return SubstrateUnavailable("an ordinary user needs further ids to make a Debian", hint=hint)
-        return InfraFailed(f"mmdebstrap failed: {told}", hint="check that the Debian mirror can be reached")
+            return SubstrateUnavailable("an ordinary user needs subordinate ids to make a Debian base", hint=hint)
+        return InfraFailed(f"mmdebstrap failed: {output}", hint="check that the Debian mirror can be reached")
 
 
 def _as_root(words: list[str], scratch: Path) -> tuple[list[str], dict[str, str]]:
     if shutil.which("mmdebstrap") is None:
-        return ["mmdebstrap"], {}  # so that it is the one that is missed
-    # In namespaces of its own: if it is killed, its mounts and its children are gone with it.
+        return ["mmdebstrap"], {}  # run_command then reports that mmdebstrap is missing
+    # In its own namespaces: if mmdebstrap is killed, the kernel removes its mounts and kills its children.
     alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"]
     return [*alone, "mmdebstrap", "--mode=root", *words], {"TMPDIR": str(scratch)}
 
@@ -119,8 +119,8 @@ class _Source:
 
 
 def _mirrors(suite: str, apt: Path, debian: bool) -> tuple[str, ...]:
-    """This machine's own sources for the suite or, if it has none but is a Debian, its mirror of another suite."""
-    # Debian's own archives have a `main`; what else is in the sources has no place in a base.
+    """This machine's sources for the suite. If it has none but runs Debian, its mirror for another suite."""
+    # Debian's archives have a `main` component; other sources do not belong in a base.
     known = [source for source in _sources(apt) if "main" in source.components.split()] if debian else []
     related = tuple(each.line(each.suite) for each in known if re.split("[-/]", each.suite)[0] == suite)
     other = (each.line(suite) for each in known if "security" not in each.uri + each.suite)
@@ -162,6 +162,6 @@ def _lines_with_colon(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _options(fields: Mapping[str, str]) -> str:
-    # A key that is written into the source itself cannot be on one line; the machine's other keys are tried then.
+    # A key inside the source does not fit on one line; apt then uses the machine's other keys.
     kept = {name: fields[name] for name in _KEPT_OPTIONS if name in fields and " " not in fields[name]}
     return " ".join(f"{name}={value}" for name, value in kept.items())

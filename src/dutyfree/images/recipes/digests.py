@@ -1,8 +1,8 @@
-"""Names for what stages give, before they are built: the same content, the same name, wherever it stands.
+"""Digests of stages, computed before they are built: the same content has the same digest in every recipe.
 
-A digest covers all that can change what a stage gives: its parent's digest, its lines, environment, directory and
-network, where its inputs go and what is in them. It does not cover what cannot: the names of stages and recipes, time
-limits, where on this machine the inputs come from.
+A digest covers everything that can change the result of a stage: its parent's digest, its lines, environment,
+directory and network, the targets and the content of its inputs. It does not cover the names of stages and recipes,
+timeouts, and the paths of the inputs on this machine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 from dutyfree.model.recipe import Stage
 
 VERSION: Final = 1
-"""Part of every digest. It grows when the way in which stages are built changes what they give."""
+"""Part of every digest. Increase it when a change of the builder changes the result of stages."""
 
 
 def base_digest(kind: str, identity: Mapping[str, object]) -> str:
-    """The digest of a base of this kind, given what tells it from all others of its kind."""
+    """The digest of a base of this kind; `identity` distinguishes it from other bases of the kind."""
     return _digest({"base": kind, "identity": identity})
 
 
 def stage_digest(parent: str, stage: Stage, file_fingerprints: Sequence[str]) -> str:
-    """The digest of `stage` over `parent`; `file_fingerprints` are those of `stage.files`, in their order."""
+    """The digest of `stage` over `parent`; `file_fingerprints` are the fingerprints of `stage.files`, in order."""
     return _digest(
         {
             "parent": parent,

@@ -21,7 +21,7 @@
     network = "none"
     timeout_s = 600
 
-Paths of this machine are relative to the file. A `run` that is one string, of however many lines, is one script.
+Paths on this machine are relative to the file. A `run` that is one string is one script, even with several lines.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from dutyfree.model.recipe import DEFAULT_STAGE_TIMEOUT_S, FileInput, GitInput, 
 from dutyfree.tables import Table
 
 _NETWORKS: Final = (Network.NONE, Network.HOST)
-"""What cells, which run the lines of recipes, have."""
+"""The networks of cells, which run the lines of recipes."""
 _REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[^/]+:")
 _FETCHED: Final = ("docker://", "docker-daemon:")
 
 
 def load_recipe(path: Path | str) -> Recipe:
-    """The recipe in a TOML file. Raises InvalidRequest, which names the file, and the stage and the key if it can."""
+    """The recipe in a TOML file. Raises as `load` does."""
     return load(path)[1]
 
 
 def load(path: Path | str) -> tuple[str | None, Recipe]:
-    """The recipe in a file, and the name that the file gives it.
+    """The name (or None) and the recipe in a TOML file.
 
-    Raises InvalidRequest, which names the file and, where it can, the stage and the key.
+    Raises InvalidRequest, which names the file and, if possible, the stage and the key.
     """
     path = Path(path)
     return parse(tables.read_document(path, "recipe"), path)
 
 
 def parse(document: Mapping[str, Any], path: Path) -> tuple[str | None, Recipe]:
-    """What the TOML `document` says; `path`, its file, is what paths in it are relative to. Raises as `load` does."""
+    """The name and the recipe in a TOML `document`; paths are relative to its file `path`. Raises as `load` does."""
     table = Table(document, str(path))
     table.allow("name", "base", "defaults", "stage")
     name = table.optional("name", tables.text)
@@ -132,5 +132,5 @@ def _base(base: str, directory: Path) -> str:
 
 def _network(value: Any) -> Network:
     if value not in _NETWORKS:
-        raise InvalidRequest(f"{value!r:.80} is no choice of network", hint=f"use {' or '.join(_NETWORKS)}")
+        raise InvalidRequest(f"{value!r:.80} is not a network", hint=f"use {' or '.join(_NETWORKS)}")
     return Network(value)

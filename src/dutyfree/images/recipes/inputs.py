@@ -1,4 +1,4 @@
-"""What stages take in from outside: local files, and git repositories at a commit."""
+"""Inputs of stages: local files, and git repositories at a commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GIT_CONFIG: Final = """\
 [advice]
 \tdetachedHead = false
 """
-"""All the configuration that git sees. `-c` would not do: git hides that from the process that serves a local path."""
+"""The whole configuration of git. `-c` is not enough: git does not pass it to the process that serves a local path."""
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s]*@")
 _UNREACHABLE: Final = re.compile(
     r"Could(n't| not) (resolve|connect)|Failed to connect|Connection (refused|reset|timed out)|No route|early EOF|RPC"
@@ -42,10 +42,10 @@ _UNREACHABLE: Final = re.compile(
 
 
 def fingerprint(source: Path) -> str:
-    """Names what is in a file, or in a directory's tree: contents, names, modes and symlinks; no times, no owners.
+    """A digest of a file or directory tree: contents, names, modes and symlinks, but not times and owners.
 
-    Raises InvalidRequest for what is not there, cannot be read, is neither file nor directory nor (inside) a symlink,
-    or has more than MAX_ENTRIES entries or MAX_BYTES bytes.
+    Raises InvalidRequest if the source is missing or cannot be read, has anything but files, directories and (below
+    the top) symlinks, or more than MAX_ENTRIES entries or MAX_BYTES bytes.
     """
     whole = hashlib.sha256()
     left_bytes = MAX_BYTES
@@ -63,13 +63,13 @@ def fingerprint(source: Path) -> str:
 
 
 def _entries(source: Path) -> Iterator[tuple[str, Path]]:
-    """`source`, called '', and all below it with their relative names, in the same order everywhere."""
+    """`source`, under the name '', and everything below it with relative names, in an order that all machines share."""
     waiting = [("", source)]
     while waiting:
         name, path = waiting.pop()
         yield name, path
         if path.is_dir() and not (name and path.is_symlink()):
-            # As bytes, so that neither the locale nor what is not UTF-8 has a say.
+            # Sort as bytes: the order must not depend on the locale, and names may be invalid UTF-8.
             below = sorted(path.iterdir(), key=os.fsencode, reverse=True)
             waiting += [(f"{name}/{each.name}" if name else each.name, each) for each in below]
 
@@ -94,12 +94,12 @@ def file_digest(path: Path) -> str:
 
 
 async def checkout(wanted: GitInput, directory: Path, *, timeout_s: float = GIT_TIMEOUT_S) -> Path:
-    """Get the repository with the wanted commit and what led to it, nothing later, into the empty `directory`.
+    """Fetch the repository up to the wanted commit, without later commits, into the empty `directory`.
 
-    Returns the working tree, in which the commit is checked out with no branch and no remote. Neither hooks nor
-    anybody's configuration take part; of the user's own, the SSH keys can be used. Raises InvalidRequest for an address
-    or a commit that is not there, InfraFailed for a server that is not to be reached, DeadlineExceeded, and
-    SubstrateUnavailable without git.
+    Returns the working tree, in which the commit is checked out without branch and remote. git runs without hooks and
+    without the user's configuration, but can use the user's SSH keys. Raises InvalidRequest for an address or a commit
+    that does not exist, InfraFailed for a server that cannot be reached, DeadlineExceeded, and SubstrateUnavailable
+    without git.
     """
     config = directory / "config"
     config.write_text(_GIT_CONFIG)
@@ -109,13 +109,13 @@ async def checkout(wanted: GitInput, directory: Path, *, timeout_s: float = GIT_
     try:
         await git.run("-C", str(tree), "fetch", "--quiet", "--no-tags", "--", wanted.url, wanted.commit)
     except CommandFailed:
-        # Not every server gives a commit by its id: take all that it has, and from that what is wanted.
+        # Some servers refuse to send a commit by its id: fetch everything, and take the commit from that.
         await git.must("clone", "--quiet", "--mirror", "--template=", "--", wanted.url, str(mirror))
         await git.must("-C", str(tree), "fetch", "--quiet", "--no-tags", "--", str(mirror), wanted.commit)
     await git.must("-C", str(tree), "checkout", "--quiet", "--detach", wanted.commit)
     found = (await git.must("-C", str(tree), "rev-parse", "HEAD")).strip()
     if found != wanted.commit:
-        raise git.refusal(f"{found} was found in its place")
+        raise git.refusal(f"found {found} instead")
     (tree / ".git" / "FETCH_HEAD").unlink(missing_ok=True)
     return tree
 
@@ -138,7 +138,7 @@ class _Git:
     def refusal(self, why: str) -> DutyfreeError:
         url = _CREDENTIALS.sub("", self._wanted.url)
         why = _CREDENTIALS.sub("", why.replace(self._wanted.url, url))
-        message = f"cannot get commit {self._wanted.commit} of {url!r}: {why}"
+        message = f"cannot fetch commit {self._wanted.commit} of {url!r}: {why}"
         if _UNREACHABLE.search(why):
             return InfraFailed(message, hint="check the network, and try again")
         return InvalidRequest(message, hint="check the address, and that the commit was pushed there")
@@ -153,7 +153,7 @@ def _git_environment(config: Path) -> dict[str, str]:
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
         "LC_ALL": "C.UTF-8",
     }
-    # GIT_DIR and its like, say of a hook that starts a build, would lead git elsewhere.
+    # Without GIT_DIR and similar variables, which a hook that starts a build may set: git would use that repository.
     return {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")}, **ours}
 
 

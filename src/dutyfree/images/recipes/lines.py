@@ -1,4 +1,4 @@
-"""Running the lines of a stage in a sandbox, and saying which one failed and how."""
+"""Runs the lines of a stage in a sandbox, and reports which line failed and how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import BuildFailed
-from dutyfree.images.recipes.progress import EventKind, Teller
+from dutyfree.images.recipes.progress import EventKind, StageProgress
 from dutyfree.model import Action, Chunk, Network, Observation
 from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.limits import GIB
@@ -18,31 +18,31 @@ from dutyfree.model.recipe import Stage
 
 LOG_TAIL_BYTES: Final = 64 * 1024
 MAX_OUTPUT_BYTES: Final = 1024 * GIB
-"""A line may print much, as nothing of it is kept but the end."""
+"""The output limit of a line. It may be large, because only the end of the output is kept."""
 _SHOWN_CHARACTERS: Final = 200
 _NO_NETWORK: Final = re.compile(r"resolve host|name resolution|Name or service not known|Network is unreachable", re.I)
 
 
 class Lines:
-    """The lines of one stage, and the end of what they print."""
+    """The lines of one stage, and the end of their output."""
 
-    def __init__(self, stage: Stage, told: Teller) -> None:
+    def __init__(self, stage: Stage, report: StageProgress) -> None:
         self._stage = stage
-        self._told = told
-        self._log = _Log(told)
+        self._report = report
+        self._log = _Log(report)
 
     async def run(self, sandbox: Sandbox, cwd: str | None, env: Mapping[str, str] | None = None) -> None:
-        """Run them one after the other; `env` is added to the sandbox's own. Raises BuildFailed, and as `run` does."""
+        """Run the lines in order; `env` is added to the sandbox's. Raises BuildFailed, and as `Sandbox.run` does."""
         end_s = time.monotonic() + self._stage.timeout_s
         for number, line in enumerate(self._stage.run, start=1):
-            self._told(EventKind.LINE, line)
+            self._report(EventKind.LINE, line)
             left_s = end_s - time.monotonic()
             seen = await self._run_line(sandbox, line, cwd, env or {}, left_s) if left_s > 0 else None
             if seen is None or not seen.ok:
                 raise self.failure(f"line {number} ({_shortened(line)!r}) {self._outcome(seen)}")
 
     def failure(self, what: str) -> BuildFailed:
-        """The error that says what went wrong at this stage, with the end of what was printed."""
+        """The error of this stage: what failed, and the end of the output."""
         tail = self._log.tail
         offline = self._stage.network is Network.NONE and _NO_NETWORK.search(tail)
         hint = 'this stage has no network; network = "host" gives it one' if offline else None
@@ -66,7 +66,7 @@ class Lines:
 
     def _outcome(self, seen: Observation | None) -> str:
         if seen is None or seen.timed_out:
-            return f"was not done when the stage's {self._stage.timeout_s:g} s were over"
+            return f"did not finish within the stage's {self._stage.timeout_s:g} s"
         for happened, words in (
             (seen.oom_killed, "memory"),
             (seen.disk_full, "disk"),
@@ -78,12 +78,12 @@ class Lines:
 
 
 class _Log:
-    """What a stage prints: passed on at once, and its end kept."""
+    """The output of a stage: reports it at once, and keeps its end."""
 
-    def __init__(self, told: Teller) -> None:
-        self._told = told
+    def __init__(self, report: StageProgress) -> None:
+        self._report = report
         self._kept = b""
-        # Each of the two streams may be cut in the middle of a character, with some of the other one following.
+        # One decoder per stream: a chunk may end in the middle of a character, and the next may be the other stream's.
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {"stdout": decoder("replace"), "stderr": decoder("replace")}
 
@@ -91,7 +91,7 @@ class _Log:
         self._kept = (self._kept + chunk.data)[-LOG_TAIL_BYTES:]
         text = self._decoders[chunk.stream].decode(chunk.data)
         if text:
-            self._told(EventKind.LOG, text)
+            self._report(EventKind.LOG, text)
 
     @property
     def tail(self) -> str:

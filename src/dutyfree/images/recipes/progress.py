@@ -1,4 +1,4 @@
-"""What a build tells of itself while it goes on."""
+"""Progress events of a build."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from enum import StrEnum
 
 
 class EventKind(StrEnum):
-    """What has happened."""
+    """The kind of an event."""
 
     STARTED = "started"
-    """A stage is being built, by us."""
+    """This build starts a stage."""
     CACHED = "cached"
-    """A stage was built before."""
+    """The store already has the stage."""
     WAITING = "waiting"
-    """Another builder is at the same stage."""
+    """This build waits for another builder of the same stage."""
     LINE = "line"
-    """A line of the stage, in `text`, starts to run; or what is done before and after the lines, in words."""
+    """A line of the stage starts to run, or a step before or after the lines; `text` is the line or names the step."""
     LOG = "log"
-    """Output of the line, in `text`: pieces as they come, not whole lines."""
+    """Output of the line, in `text`: chunks as they arrive, not whole lines."""
     BYTES = "bytes"
-    """`done` bytes of what the last LINE says are dealt with, of `total` where that is known."""
+    """The step of the last LINE has processed `done` bytes, of `total` if that is known."""
     DONE = "done"
-    """The stage was built, in `seconds`."""
+    """The stage was built and took `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened at one stage."""
+    """One event of one stage."""
 
     kind: EventKind
     stage: str
     text: str = ""
     done: int | None = None
-    """The bytes of BYTES; otherwise the number of the stage, the base's being 0."""
+    """For BYTES the number of bytes; otherwise the number of the stage, where the base is 0."""
     total: int | None = None
-    """How many that will be; otherwise the number of the last stage."""
+    """For BYTES the expected number of bytes; otherwise the number of the last stage."""
     seconds: float | None = None
 
 
 Progress = Callable[[Event], None]
-"""Told of each event, in order and in the event loop's own thread. It must neither wait nor raise."""
+"""Gets each event, in order, in the event loop's thread. It must neither block nor raise."""
 
 
 def ignore(event: Event) -> None:
-    """For those who do not want to know."""
+    """Discard the event: for callers that want no progress."""
 
 
-class Teller:
-    """Tells of one stage."""
+class StageProgress:
+    """Reports the events of one stage to a `Progress` callback."""
 
     def __init__(self, on_progress: Progress, stage: str, number: int, last: int) -> None:
         self._on_progress = on_progress
@@ -61,5 +61,5 @@ class Teller:
         self._on_progress(Event(kind, self._stage, text, self._number, self._last, seconds))
 
     def bytes(self, done: int, total: int | None = None) -> None:
-        """So many bytes are dealt with."""
+        """Report that `done` bytes are processed."""
         self._on_progress(Event(EventKind.BYTES, self._stage, "", done, total))

@@ -1,8 +1,8 @@
-"""Making a sandbox ready: stages, carried out inside.
+"""Makes a sandbox ready: runs stages in it.
 
-Where sandboxes share the host's files (`process`), stages of two of them would meet at fixed paths. What every sandbox
-has to itself is its home directory (`$HOME`, in lines `~`): on `process` a directory of its own, elsewhere `/root`.
-Stages that put their inputs under `HOME` run on every substrate: it becomes that directory here.
+On `process`, sandboxes share the host's files, so stages with fixed paths would conflict. But each sandbox has its own
+home directory (`$HOME`, in lines `~`): on `process` a private directory, elsewhere `/root`. Stages that put their
+inputs under `HOME` run on every substrate: this module replaces `HOME` by the sandbox's home directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import FileFailed, InvalidRequest
 from dutyfree.images.recipes import inputs, progress
 from dutyfree.images.recipes.lines import Lines
-from dutyfree.images.recipes.progress import Progress, Teller
+from dutyfree.images.recipes.progress import Progress, StageProgress
 from dutyfree.model import Action, Network, Stage
 from dutyfree.threads import in_thread
 
@@ -33,18 +33,18 @@ async def make_ready(
     after: Sequence[Stage] = (),
     on_progress: Progress = progress.ignore,
 ) -> None:
-    """Carry the stages out: for each one its inputs, then its lines, with the environment of all stages so far.
+    """Run the stages: for each one put its inputs, then run its lines with the environment of all stages so far.
 
-    `after` are stages that were carried out in this sandbox before. The sandbox must have the network that all of them
-    need (`network_of`). Raises BuildFailed, which names the stage and the line and has the end of the log;
-    InvalidRequest for an input that is not there; otherwise as `Sandbox.run` does.
+    `after` are the stages that ran in this sandbox before. The sandbox must have the network that all of them need
+    (`network_of`). Raises BuildFailed, which names the stage and the line and has the end of the log;
+    InvalidRequest for a missing input; otherwise as `Sandbox.run` does.
     """
     home = await _home(sandbox) if any(_is_at_home(path) for path in _paths(stages, after)) else ""
     env = {name: value for stage in after for name, value in stage.env.items()}
     cwd = next((_resolved(stage.cwd, home) for stage in reversed(after) if stage.cwd is not None), None)
     for number, stage in enumerate(stages, start=1):
         env |= stage.env
-        lines = Lines(stage, Teller(on_progress, stage.name, number, len(stages)))
+        lines = Lines(stage, StageProgress(on_progress, stage.name, number, len(stages)))
         try:
             await _put_inputs(sandbox, stage, home)
             if stage.cwd is not None:
@@ -61,7 +61,7 @@ def network_of(stages: Sequence[Stage]) -> Network:
 
 
 def at_home(stages: Sequence[Stage], home: str = "/root") -> tuple[Stage, ...]:
-    """The same stages for sandboxes whose home directory is known, as layers are built of them."""
+    """The same stages with `HOME` replaced by `home`, for building layers from them."""
     return tuple(
         replace(
             stage,
@@ -86,7 +86,7 @@ async def _put_inputs(sandbox: Sandbox, stage: Stage, home: str) -> None:
 
 
 def _paths(stages: Sequence[Stage], after: Sequence[Stage]) -> Iterator[str]:
-    """All paths in the sandbox that carrying out `stages` has to do with."""
+    """All paths in the sandbox that `stages` use."""
     for stage in stages:
         yield from (given.target for given in stage.files)
         yield from (wanted.target for wanted in stage.git)

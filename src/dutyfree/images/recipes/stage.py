@@ -1,4 +1,4 @@
-"""Building one stage in a sandbox."""
+"""Builds one stage in a sandbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import FileFailed, InvalidRequest, Unsupported
 from dutyfree.images.recipes import inputs
 from dutyfree.images.recipes.lines import Lines
-from dutyfree.images.recipes.progress import EventKind, Teller
+from dutyfree.images.recipes.progress import EventKind, StageProgress
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, SandboxSpec, Upper
 from dutyfree.model.limits import Resources
@@ -18,7 +18,7 @@ from dutyfree.threads import exit_in_thread, in_thread
 
 
 class StageWork:
-    """One stage: its inputs, then its lines, then what has become of the sandbox."""
+    """The build of one stage: puts its inputs, runs its lines, and saves a snapshot of the sandbox."""
 
     def __init__(
         self,
@@ -27,22 +27,22 @@ class StageWork:
         resources: Resources,
         stage: Stage,
         fingerprints: list[str],
-        told: Teller,
+        report: StageProgress,
     ) -> None:
         self._substrate = substrate
         self._store = store
         self._resources = resources
         self._stage = stage
         self._fingerprints = fingerprints
-        self._told = told
-        self._lines = Lines(stage, told)
+        self._report = report
+        self._lines = Lines(stage, report)
 
     async def build(self, parent: Image | None) -> Image:
-        """The image of the stage over `parent`, in the store. Raises as `builder.build` does."""
-        assert parent is not None, "only a base has nothing below it"
+        """Build the stage over `parent`, and put its image into the store. Raises as `builder.build` does."""
+        assert parent is not None, "only a base has no parent"
         stage = self._stage
         if not {Capability.IMAGES, Capability.SNAPSHOT} <= self._substrate.capabilities:
-            hint = "build on cells; images can be exported for other substrates"
+            hint = "build on cells, and export the image for other substrates"
             raise Unsupported(f"substrate {self._substrate.name!r} cannot build images", hint=hint)
         image = replace(parent, env={**parent.env, **stage.env}, cwd=stage.cwd or parent.cwd)
         spec = SandboxSpec(resources=self._resources, network=stage.network, upper=Upper.DISK, image=image)
@@ -52,20 +52,20 @@ class StageWork:
                 await self._lines.run(sandbox, image.cwd)
             except FileFailed as error:
                 raise self._lines.failure(error.message) from error
-            self._told(EventKind.LINE, "saving")
+            self._report(EventKind.LINE, "saving")
             async with await sandbox.snapshot() as snapshot:
                 return replace(await snapshot.save(), env=image.env, cwd=image.cwd)
 
     async def _put_inputs(self, sandbox: Sandbox) -> None:
         stage = self._stage
         for given, before in zip(stage.files, self._fingerprints, strict=True):
-            self._told(EventKind.LINE, f"copying {given.source} to {given.target}")
+            self._report(EventKind.LINE, f"copying {given.source} to {given.target}")
             await sandbox.files.upload(await in_thread(Path(given.source).resolve), given.target)
             if await in_thread(inputs.fingerprint, Path(given.source)) != before:
-                hint = "build again when it is at rest"
-                raise InvalidRequest(f"{given.source!r} has changed while it was read", hint=hint)
+                hint = "build again when it no longer changes"
+                raise InvalidRequest(f"{given.source!r} changed while it was read", hint=hint)
         for wanted in stage.git:
-            self._told(EventKind.LINE, f"fetching commit {wanted.commit} to {wanted.target}")
+            self._report(EventKind.LINE, f"fetching commit {wanted.commit} to {wanted.target}")
             async with exit_in_thread(self._store.staging()) as directory:
                 tree = await inputs.checkout(wanted, directory)
                 await sandbox.files.upload(tree, wanted.target)

@@ -1,4 +1,4 @@
-"""The store: layers named by their content, images by name, and stages that need not be built again."""
+"""The store: layers named by their digest, images by name, and a cache of built stages."""
 
 from dutyfree.images.store.holds import Hold
 from dutyfree.images.store.layers import LayerInfo

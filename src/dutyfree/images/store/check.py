@@ -1,4 +1,4 @@
-"""Looking for what should not be: every problem is told, none is an exception."""
+"""Checks a store for damage: returns all problems as text, and raises none."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _AT_ROOT = ("store.json", "lock", "draft.json")
 
 
 def problems(layout: Layout, layers: Layers, names: Names, stages: Stages) -> Iterator[str]:
-    """Everything that can be seen without looking at the files of layers. Needs the store's lock."""
-    yield from _strangers(layout)
+    """All problems that can be found without reading the files of layers. The caller must hold the store's lock."""
+    yield from _unknown_files(layout)
     for layer in layers.all():
         try:
             layers.info(layer)
@@ -31,28 +31,28 @@ def problems(layout: Layout, layers: Layers, names: Names, stages: Stages) -> It
     for named in images:
         yield from _missing(layers, named.image.layers, f"image {named.name!r}")
     cached, damaged_stages = stages.all()
-    yield from (f"what is known of stage {stage} is damaged" for stage in damaged_stages)
+    yield from (f"the entry of stage {stage} is damaged" for stage in damaged_stages)
     for stage in cached:
         yield from _missing(layers, stage.image.layers, f"stage {stage.digest}")
     for left in staging.leftovers(layout.staging):
-        yield f"a process that has died left {str(left)!r}"
+        yield f"a dead process left {str(left)!r}"
 
 
 def _missing(layers: Layers, wanted: Iterable[str], who: str) -> Iterator[str]:
-    yield from (f"{who} needs layer {layer}, which is not there" for layer in wanted if not layers.has(layer))
+    yield from (f"{who} needs layer {layer}, which is missing" for layer in wanted if not layers.has(layer))
 
 
-def _strangers(layout: Layout) -> Iterator[str]:
+def _unknown_files(layout: Layout) -> Iterator[str]:
     known = {*_AT_ROOT, *(directory.name for directory in layout.directories)}
     files = [path for path in layout.root.iterdir() if path.name not in known]
     files += [path for path in layout.layers.iterdir() if not is_hex(path.name)]
     files += [path for path in layout.names.iterdir() if not is_name_file(path)]
     files += [path for path in layout.stages.iterdir() if not is_stage_file(path)]
-    yield from (f"{str(path)!r} is not the store's" for path in sorted(files))
+    yield from (f"{str(path)!r} does not belong to the store" for path in sorted(files))
 
 
 def changes(tree: Path, info: LayerInfo, ownership: Ownership) -> Iterator[str]:
-    """What the files of a layer tell of it."""
+    """Problems in the files of a layer: entries that are missing or added, or a changed digest."""
     try:
         size = measure(tree)
         digest = pack(tree, None, ownership) if info.canonical else info.digest
@@ -62,4 +62,4 @@ def changes(tree: Path, info: LayerInfo, ownership: Ownership) -> Iterator[str]:
     if size.entries != info.entries:
         yield f"layer {info.digest} has {size.entries} entries, not {info.entries}"
     if digest != info.digest:
-        yield f"layer {info.digest} was changed: it is {digest} now"
+        yield f"layer {info.digest} was changed: its digest is now {digest}"

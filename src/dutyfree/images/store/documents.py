@@ -1,4 +1,4 @@
-"""Small JSON files that are there as a whole or not at all."""
+"""Small JSON files that are written atomically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 class Broken(Exception):
-    """A file that holds something else than what the store wrote there."""
+    """The content of a file is not what the store wrote."""
 
 
 def write(data: Mapping[str, object], path: Path) -> None:
@@ -26,7 +26,7 @@ def publish_document(data: Mapping[str, object], path: Path, draft: Path) -> Non
 
 
 def read(path: Path) -> dict[str, object]:
-    """Read what `write` wrote. Raises Broken, FileNotFoundError, and OSError for what says nothing about the file."""
+    """Read a file that `write` wrote. Raises Broken, FileNotFoundError, and OSError if the file's state is unknown."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -39,5 +39,5 @@ def read(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise Broken(f"{path.name} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise Broken(f"{path.name} is not what the store writes")
+        raise Broken(f"{path.name} is not a JSON object")
     return data

@@ -1,7 +1,7 @@
-"""Keeping layers from being removed while they are used.
+"""Holds keep layers from being removed while they are used.
 
-A hold is a shared lock on the layer's description; who removes a layer needs the exclusive one. The kernel frees the
-holds of a process that dies.
+A hold is a shared lock on the layer's description. A process that removes a layer needs the exclusive lock. When a
+process dies, the kernel frees its holds.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_FRESH_LAYERS = 256
 
 
 class Hold:
-    """Layers that stay until `release()`, or until this process ends."""
+    """Keeps layers until `release()` or the end of this process."""
 
     def __init__(self, holds: Holds, layers: tuple[str, ...]) -> None:
         self.layers = layers
         self._holds: Holds | None = holds
 
     def release(self) -> None:
-        """Let go. Calling it again does nothing."""
+        """Release the layers. A second call does nothing."""
         holds, self._holds = self._holds, None
         if holds is not None:
             holds.drop(self.layers)
@@ -53,7 +53,7 @@ class _Held:
 
 
 class Holds:
-    """All holds that one store object gave out: one open file for each layer, however many holders it has."""
+    """All holds of one store object: one open file for each layer, even with several holders."""
 
     def __init__(self, layers_directory: Path) -> None:
         self._directory = layers_directory
@@ -61,7 +61,7 @@ class Holds:
         self._held: dict[str, _Held] = {}
 
     def take(self, layers: Iterable[str]) -> Hold:
-        """Hold all of them, or none. Raises InvalidRequest for a layer that is not there (any more)."""
+        """Hold all of the layers, or none. Raises InvalidRequest for a missing layer."""
         taken: list[str] = []
         try:
             for layer in dict.fromkeys(layers):
@@ -73,24 +73,24 @@ class Holds:
         return Hold(self, tuple(taken))
 
     def take_unpublished(self, description: Path) -> int:
-        """Hold a layer before anybody else can know of it; `published` tells that it has its place now."""
+        """Hold a layer before it is published, so before another process can see it; call `published` afterwards."""
         fd = os.open(description, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
     def published(self, layer: str, fd: int) -> Hold:
-        """Count the hold that `take_unpublished` took."""
+        """Register the hold from `take_unpublished`, now that the layer is in its place."""
         with self._mutex:
             held = self._held.setdefault(layer, _Held(fd, 0))
-            if held.fd != fd:  # of a layer that was deleted by hand
+            if held.fd != fd:  # the layer was deleted by hand, so the old descriptor is stale
                 os.close(held.fd)
                 held.fd = fd
             held.holders += 1
         return Hold(self, (layer,))
 
     def drop(self, layers: Iterable[str]) -> None:
-        """One holder less for each."""
-        # Closed, not unlocked: in a forked child this must not end the holds of its parent.
+        """Remove one holder from each layer."""
+        # Close the file and do not unlock it: in a forked child, unlocking would end the parent's hold.
         with self._mutex:
             for layer in layers:
                 held = self._held.get(layer)
@@ -101,19 +101,19 @@ class Holds:
                     os.close(self._held.pop(layer).fd)
 
     def drop_all(self) -> None:
-        """Let go of everything, whoever holds it."""
+        """Release all layers, even those with holders."""
         with self._mutex:
             while self._held:
                 os.close(self._held.popitem()[1].fd)
 
     @contextlib.contextmanager
     def exclusively(self, layer: str) -> Iterator[bool]:
-        """Whether nobody holds the layer; if so, nobody can until the end."""
+        """Yield whether the layer has no holder; if so, no process can hold it until the end of the block."""
         description = self._description(layer)
         try:
             fd = os.open(description, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            yield True  # damaged, or gone: nobody can hold that
+            yield True  # damaged or missing layers cannot be held
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +127,7 @@ class Holds:
             locks.free(fd)
 
     def is_held(self, layer: str) -> bool:
-        """Whether anybody on this machine holds it at this moment."""
+        """Whether a process on this machine holds the layer now."""
         with self.exclusively(layer) as free:
             return not free
 
@@ -144,25 +144,25 @@ class Holds:
 
 
 class FreshHolds:
-    """Holds of layers for an image in the making, until something refers to them."""
+    """Holds of new layers, until an image or a stage refers to them."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._holds: dict[str, Hold] = {}
 
     def put(self, layer: str, hold: Hold) -> None:
-        """Keep a layer."""
+        """Keep a layer's hold."""
         with self._mutex:
             given_up = [self._holds.pop(layer)] if layer in self._holds else []
             self._holds[layer] = hold
-            # Nobody makes an image of so many: the oldest are of something that was given up.
+            # No image has so many layers, so the oldest holds belong to abandoned work.
             while len(self._holds) > MAX_FRESH_LAYERS:
                 given_up.append(self._holds.pop(next(iter(self._holds))))
         for each in given_up:
             each.release()
 
     def release(self, layers: Iterable[str]) -> None:
-        """Something refers to them now."""
+        """Release the holds: an image or a stage refers to the layers now."""
         with self._mutex:
             found = [self._holds.pop(layer) for layer in layers if layer in self._holds]
         for each in found:
@@ -180,7 +180,7 @@ def _locked(description: Path, layer: str) -> int:
         except BlockingIOError:
             os.close(fd)
             continue
-        # Between the opening and the locking it may have been removed, and even made again.
+        # Another process may have removed the layer, or made it again, after the file was opened.
         if locks.is_at(description, fd):
             return fd
         os.close(fd)
@@ -188,5 +188,5 @@ def _locked(description: Path, layer: str) -> int:
 
 
 def missing(layer: str) -> InvalidRequest:
-    """The error for a layer that is not there."""
+    """The error for a missing layer."""
     return InvalidRequest(f"layer {layer} is not in the store", hint="build or import its image again")

@@ -1,4 +1,4 @@
-"""Layers on disk: published by one rename, taken away by one rename."""
+"""Layers on disk: one rename publishes a layer, and one rename removes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _THERE_ALREADY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
-    """What is known of a layer without looking into it."""
+    """The description of a layer."""
 
     digest: str
     size_bytes: int
@@ -34,7 +34,7 @@ class LayerInfo:
     """Unix time."""
     origin: str
     canonical: bool = False
-    """Whether the digest is that of our own archive of the tree, so that it can be computed again."""
+    """Whether the digest is the digest of our own tar of the tree, so that a check can recompute it."""
 
 
 class Layers:
@@ -45,31 +45,31 @@ class Layers:
         self._holds = holds
 
     def place(self, layer: str) -> Path:
-        """Where the layer is, or would be. Raises InvalidRequest for what does not name a layer."""
+        """The directory of the layer, which may be missing. Raises InvalidRequest for an invalid digest."""
         return self._directory / hex_of(layer)
 
     def tree(self, layer: str) -> Path:
-        """Its files. Raises InvalidRequest when it is not there."""
+        """The directory of the layer's files. Raises InvalidRequest if the layer is missing."""
         tree = self.place(layer) / TREE
         if not tree.is_dir():
             raise missing(layer)
         return tree
 
     def info(self, layer: str) -> LayerInfo:
-        """Its description. Raises InvalidRequest when it is not there, or damaged."""
+        """The layer's description. Raises InvalidRequest if the layer is missing or damaged."""
         place = self.place(layer)
         try:
             info = _parsed(documents.read(place / DESCRIPTION))
         except (documents.Broken, FileNotFoundError) as error:
             raise (_damaged(layer, str(error)) if place.exists() else missing(layer)) from error
         if info.digest != layer:
-            raise _damaged(layer, f"it says that it is {info.digest}")
+            raise _damaged(layer, f"its description names the digest {info.digest}")
         if not (place / TREE).is_dir():
             raise _damaged(layer, "it has no files")
         return info
 
     def has(self, layer: str) -> bool:
-        """Whether it is there and undamaged."""
+        """Whether the layer exists and is undamaged."""
         try:
             self.info(layer)
         except InvalidRequest:
@@ -77,11 +77,11 @@ class Layers:
         return True
 
     def all(self) -> list[str]:
-        """The names of all that are there, damaged ones, too."""
+        """The digests of all layers, including damaged ones."""
         return sorted(f"sha256:{path.name}" for path in self._directory.iterdir() if is_hex(path.name))
 
     def size_bytes(self, layer: str) -> int:
-        """What it takes, also where it is damaged."""
+        """The disk space of the layer, even if it is damaged."""
         try:
             return self.info(layer).size_bytes
         except InvalidRequest:
@@ -89,9 +89,9 @@ class Layers:
             return measure(place).bytes if place.is_dir() else 0
 
     def add(self, tree: Path, digest: str, origin: str, *, canonical: bool) -> tuple[LayerInfo, Hold]:
-        """Make a layer of a tree in a staging directory, or drop it if the layer is there already; and hold the layer.
+        """Make a layer from a tree in a staging directory, and hold it; if the layer exists, the tree is dropped.
 
-        A damaged layer is replaced. Raises SubstrateFailed for a damaged one that is in use.
+        A damaged layer is replaced. Raises SubstrateFailed if a damaged layer is in use.
         """
         place, new = self.place(digest), tree.parent / f"layer-{secrets.token_hex(8)}"
         size = measure(tree)
@@ -109,17 +109,19 @@ class Layers:
                     raise
             else:
                 return info, self._holds.published(digest, fd)
-            with contextlib.suppress(InvalidRequest):  # pruned at this very moment, or damaged
+            with contextlib.suppress(InvalidRequest):  # another process pruned the layer just now, or it is damaged
                 hold = self._holds.take([digest])
                 try:
                     return self.info(digest), hold
                 except InvalidRequest:
                     hold.release()
             self._take_damaged_away(digest, new.parent)
-        raise SubstrateFailed(f"layer {digest} is damaged, and in use", hint="end what runs from it, and try again")
+        raise SubstrateFailed(
+            f"layer {digest} is damaged and in use", hint="end the sandboxes that use it, and try again"
+        )
 
     def take_away(self, layer: str, area: Path) -> Path | None:
-        """Move the layer to `area` as garbage, and tell where to; None if somebody holds it, or it has gone."""
+        """Move the layer to `area` as garbage and return its path there; None if the layer is held or missing."""
         with self._holds.exclusively(layer) as free:
             if not free:
                 return None
@@ -130,7 +132,7 @@ class Layers:
 
     def _take_damaged_away(self, layer: str, area: Path) -> None:
         with self._holds.exclusively(layer) as free, contextlib.suppress(FileNotFoundError):
-            # Looked at under the lock: a whole one, which others may have put here meanwhile, must never leave.
+            # Check again under the lock: another process may have replaced it by an undamaged layer, which must stay.
             if free and not self.has(layer):
                 self._move(layer, area)
 

@@ -1,15 +1,15 @@
-"""Where everything lies in a store, and who may open it.
+"""The directories of a store, and the check whether this user may open it.
 
 ::
 
-    store.json      version, and whose files the layers' are
-    lock            held for moments: by who changes names and stages, and by who prunes
-    draft.json      the next name's or stage's file, while it is being written under that lock
+    store.json      version, and whether root or an ordinary user owns the layers
+    lock            held for short times, to change names and stages and to prune
+    draft.json      the next file of a name or stage, while a process writes it under that lock
     layers/HEX/     one layer: tree/ and layer.json
     names/          one file for each name, with its image
-    stages/         one file for each stage that was built, with its image; its time is that of its last use
-    staging/        what is being made: a directory and a lock beside it; and, without one, what is thrown away
-    builds/         locks of the stages that are being built
+    stages/         one file for each built stage, with its image; the file's time is the stage's last use
+    staging/        unfinished work: a directory and a lock beside it; and garbage, without a lock
+    builds/         locks of stages under construction
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ _ELSEWHERE = "DUTYFREE_STATE_DIR names the directory that holds the store"
 
 
 def default_store() -> Path:
-    """This user's own store."""
+    """The path of this user's store."""
     return state_directory() / "images"
 
 
 def hex_of(digest: str) -> str:
-    """The part of a digest that names files. Raises InvalidRequest for what is not a digest."""
+    """The hexadecimal part of a digest, which is used in file names. Raises InvalidRequest for an invalid digest."""
     if not _DIGEST.fullmatch(digest):
-        raise InvalidRequest(f"{digest!r} is not a digest", hint="it is 'sha256:' and 64 of the digits 0-9 and a-f")
+        raise InvalidRequest(
+            f"{digest!r} is not a digest", hint="a digest is 'sha256:' and 64 of the digits 0-9 and a-f"
+        )
     return digest.removeprefix("sha256:")
 
 
 def is_hex(name: str) -> bool:
-    """Whether a file is named after a digest."""
+    """Whether a file name is the hexadecimal part of a digest."""
     return _HEX.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
-def wrap_disk_full() -> Iterator[None]:
-    """Turn the kernel's word for a full disk into CapacityError; every other error passes."""
+def wrap_full_disk() -> Iterator[None]:
+    """Turn the OSError for a full disk into CapacityError; other errors pass unchanged."""
     try:
         yield
     except OSError as error:
@@ -99,7 +101,7 @@ class Layout:
 
     @property
     def draft(self) -> Path:
-        """Where documents are written before they are moved into place; whoever holds the lock may overwrite it."""
+        """The path where documents are written before they are published; the lock's holder may overwrite it."""
         return self.root / "draft.json"
 
     @property
@@ -107,13 +109,13 @@ class Layout:
         return (self.layers, self.names, self.stages, self.staging, self.builds)
 
     def prepare(self, ownership: Ownership) -> None:
-        """Make what is missing. Raises InvalidRequest for a directory that is not ours to use as a store,
-        SubstrateUnavailable where none can be made."""
+        """Make missing directories. Raises InvalidRequest if this user may not use the directory as a store,
+        SubstrateUnavailable if it cannot be made."""
         try:
-            with wrap_disk_full():
+            with wrap_full_disk():
                 self._make(ownership)
         except OSError as error:
-            raise SubstrateUnavailable(f"no place for the image store: {error}", hint=_ELSEWHERE) from error
+            raise SubstrateUnavailable(f"cannot make the image store: {error}", hint=_ELSEWHERE) from error
         self._check_kind(ownership)
 
     def _make(self, ownership: Ownership) -> None:
@@ -124,17 +126,17 @@ class Layout:
         for directory in self.directories:
             directory.mkdir(mode=0o700, exist_ok=True)
         if not self.about.exists():
-            self._introduce(ownership)
+            self._write_description(ownership)
 
     def _check_ours(self) -> None:
         info = self.root.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-            raise InvalidRequest(f"{str(self.root)!r} is not a directory of this user's own", hint=_ELSEWHERE)
+            raise InvalidRequest(f"{str(self.root)!r} is not a directory that this user owns", hint=_ELSEWHERE)
         if info.st_mode & 0o022:
-            hint = f"`chmod 700 {self.root}`, if nobody has put anything there"
+            hint = f"`chmod 700 {self.root}`, if no other user has changed it"
             raise InvalidRequest(f"other users may write to {str(self.root)!r}", hint=hint)
 
-    def _introduce(self, ownership: Ownership) -> None:
+    def _write_description(self, ownership: Ownership) -> None:
         with locks.waiting(self.lock):
             if not self.about.exists():
                 documents.publish_document({"version": VERSION, "owner": _kind(ownership)}, self.about, self.draft)
@@ -145,10 +147,10 @@ class Layout:
         except (documents.Broken, OSError) as error:
             raise InvalidRequest(f"the image store {str(self.root)!r} cannot be opened: {error}") from error
         if about.get("version") != VERSION:
-            hint = "it was made by another release of Dutyfree: use that one, or another directory"
+            hint = "another release of Dutyfree made it: use that release, or another directory"
             raise InvalidRequest(f"the image store has version {about.get('version')!r}, not {VERSION}", hint=hint)
         if about.get("owner") != _kind(ownership):
-            hint = f"files of the two are kept differently; {_ELSEWHERE}"
+            hint = f"root and ordinary users store files differently; {_ELSEWHERE}"
             made, here = about.get("owner"), _kind(ownership)
             raise InvalidRequest(f"the image store {str(self.root)!r} was made by {made}, not by {here}", hint=hint)
 

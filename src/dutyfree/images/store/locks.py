@@ -1,4 +1,4 @@
-"""Locks that the kernel frees when their process dies, whatever it died of."""
+"""File locks, which the kernel frees when their process dies."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from dutyfree import fork_safety
 from dutyfree.errors import CapacityError
 
 BUSY_S = 60.0
-"""How long one waits for a lock that others keep for moments only."""
+"""The longest wait for a lock that other processes hold only for short times."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
-    """An exclusive lock, held since it was made."""
+    """An exclusive lock, held from its creation on."""
 
     path: Path
     fd: int
 
     def release(self, *, remove: bool = False) -> None:
-        """Let go; `remove` takes the file away, too, as only a holder may."""
+        """Release the lock; `remove` also removes its file, which only the holder may do."""
         if remove:
             self.path.unlink(missing_ok=True)
         free(self.fd)
 
 
 def attempt(path: Path) -> FileLock | None:
-    """Take the lock `path`, whose file is made if need be; None while another one has it."""
+    """Take the lock `path`, and make its file if it is missing; None if another holder has the lock."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -41,7 +41,7 @@ def attempt(path: Path) -> FileLock | None:
         except BlockingIOError:
             os.close(fd)
             return None
-        # The holder before us may have removed the file after we opened it: what we locked then is no lock at all.
+        # The previous holder may have removed the file after we opened it; then our lock is on a deleted file.
         if is_at(path, fd):
             fork_safety.keep_from_children(fd)
             return FileLock(path, fd)
@@ -49,7 +49,7 @@ def attempt(path: Path) -> FileLock | None:
 
 
 def attempt_directory(path: Path) -> FileLock | None:
-    """Take a lock on a directory itself, for which no file is made; None while another one has it."""
+    """Take a lock on a directory itself, without making a file; None if another holder has the lock."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,10 +61,10 @@ def attempt_directory(path: Path) -> FileLock | None:
 
 @contextlib.contextmanager
 def sharing_directory(path: Path) -> Iterator[None]:
-    """Keep others from taking the lock on a directory, though not from sharing it."""
+    """Share the lock on a directory: other processes may share it, too, but not take it exclusively."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)  # whoever has it alone has it for a moment
+        fcntl.flock(fd, fcntl.LOCK_SH)  # blocks only for a short time: exclusive holders release it soon
         yield
     finally:
         free(fd)
@@ -72,7 +72,7 @@ def sharing_directory(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(path: Path, timeout_s: float = BUSY_S, what: str = "the image store") -> Iterator[None]:
-    """Hold the lock `path` inside. Raises CapacityError when others keep it for longer than `timeout_s`."""
+    """Hold the lock `path` within the block. Raises CapacityError if others hold it for longer than `timeout_s`."""
     lock = wait(path, timeout_s, what)
     try:
         yield
@@ -81,16 +81,16 @@ def waiting(path: Path, timeout_s: float = BUSY_S, what: str = "the image store"
 
 
 def wait(path: Path, timeout_s: float, what: str) -> FileLock:
-    """Take the lock `path`. Raises CapacityError when others keep it for longer than `timeout_s`."""
+    """Take the lock `path`. Raises CapacityError if others hold it for longer than `timeout_s`."""
     for _ in pauses(timeout_s):
         lock = attempt(path)
         if lock is not None:
             return lock
-    raise CapacityError(f"{what} was busy for {timeout_s:g} s", hint="another process is at it; try again later")
+    raise CapacityError(f"{what} was busy for {timeout_s:g} s", hint="another process uses it; try again later")
 
 
 def pauses(timeout_s: float) -> Iterator[None]:
-    """Come back at growing intervals until the time is over; at least once."""
+    """Yield at growing intervals until `timeout_s` is over; at least once."""
     end, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
     while True:
         yield
@@ -102,13 +102,13 @@ def pauses(timeout_s: float) -> Iterator[None]:
 
 
 def free(fd: int) -> None:
-    """Let go of a lock, also if a child that was forked meanwhile still has the file open."""
+    """Release a lock, even if a forked child still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     fork_safety.close(fd)
 
 
 def is_at(path: Path, fd: int) -> bool:
-    """Whether the open file is the one that `path` names now."""
+    """Whether `path` still names the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:

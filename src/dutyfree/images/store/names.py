@@ -1,4 +1,4 @@
-"""Images by name."""
+"""Names of images."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class NamedImage:
-    """An image that the store knows."""
+    """An image in the store, and its name."""
 
     name: str | None
-    """None for one that only the cache of stages has."""
+    """None for an image that is only in the cache of stages."""
     image: Image
     created_s: float
-    """Unix time of the naming."""
+    """Unix time at which the image got the name."""
     source: str = ""
-    """Where it came from, in words."""
+    """A description of the image's origin, for people."""
 
     @property
     def digest(self) -> str:
@@ -41,7 +41,7 @@ class NamedImage:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for what cannot name an image."""
+    """Raise InvalidRequest for an invalid name."""
     if not _is_name(name):
         hint = "use lower-case letters, digits, and . _ / : - between them, at most 128 characters"
         raise InvalidRequest(f"{name!r} cannot name an image", hint=hint)
@@ -54,13 +54,13 @@ class Names:
         self._directory = directory
 
     def put(self, named: NamedImage, draft: Path) -> None:
-        """Let the name stand for the image from now on. Needs the store's lock."""
+        """Set the image of a name. The caller must hold the store's lock."""
         assert named.name is not None
         data = {"image": named.image.as_dict(), "created_s": named.created_s, "source": named.source}
         documents.publish_document({"name": named.name, **data}, self._path(named.name), draft)
 
     def remove(self, name: str) -> bool:
-        """Forget a name, also a damaged one; tells whether it was there."""
+        """Remove a name, even a damaged one; returns whether it existed."""
         try:
             self._path(name).unlink()
         except FileNotFoundError:
@@ -69,17 +69,17 @@ class Names:
         return True
 
     def get(self, name: str) -> NamedImage | None:
-        """What the name stands for; None if nothing. Raises InvalidRequest for one that is damaged."""
+        """The image of a name; None for an unknown name. Raises InvalidRequest if its entry is damaged."""
         try:
             return _parsed(documents.read(self._path(name)), name)
         except FileNotFoundError:
             return None
         except (documents.Broken, InvalidRequest) as error:
             hint = f"`dutyfree image remove {name}` removes it; then build or import it again"
-            raise InvalidRequest(f"what is known of image {name!r} is damaged: {error}", hint=hint) from error
+            raise InvalidRequest(f"the entry of image {name!r} is damaged: {error}", hint=hint) from error
 
     def all(self) -> tuple[list[NamedImage], list[InvalidRequest]]:
-        """Those that can be read, by name, and what is wrong with the others."""
+        """The readable images, sorted by name, and the errors of the damaged ones."""
         images, problems = [], []
         for name in self.written():
             try:
@@ -91,22 +91,22 @@ class Names:
         return images, problems
 
     def written(self) -> list[str]:
-        """All names, damaged ones, too."""
+        """All names, including damaged ones."""
         return sorted(_name_of(path) for path in self._directory.iterdir() if is_name_file(path))
 
     def _path(self, name: str) -> Path:
-        # No name has a '%', and none begins with a '.': every name has a file of its own, and none leads elsewhere.
+        # Names have no '%' and do not start with '.', so different names have different files, all in this directory.
         check_name(name)
         return self._directory / (name.replace("/", "%") + _SUFFIX)
 
 
 def is_name_file(path: Path) -> bool:
-    """Whether it is called as the store calls the file of a name."""
+    """Whether a path has the form of a name's file."""
     return path.suffix == _SUFFIX and _is_name(_name_of(path))
 
 
 def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
-    """The image whose digest is `wanted`, or begins with it. Raises InvalidRequest if there are several."""
+    """The image whose digest is `wanted` or starts with it; None if none does. Raises InvalidRequest for several."""
     prefix = _PREFIX.fullmatch(wanted)
     if prefix is None:
         return None
@@ -121,14 +121,14 @@ def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
 
 
 def unknown(wanted: str, names: Iterable[str]) -> InvalidRequest:
-    """The error for an image that nobody knows, with names that it may be meant to be."""
+    """The error for an unknown image; its hint has similar names."""
     close = difflib.get_close_matches(wanted, list(names), n=_SHOWN, cutoff=0.5)
-    hint = f"there is {', '.join(close)}" if close else "`dutyfree image list` shows what there is"
+    hint = f"similar names: {', '.join(close)}" if close else "`dutyfree image list` shows all images"
     return InvalidRequest(f"there is no image {wanted!r}", hint=hint)
 
 
 def named_now(name: str, image: Image, source: str) -> NamedImage:
-    """The image under this name, as of now."""
+    """The image with this name and the current time."""
     check_name(name)
     return NamedImage(name, image, time.time(), source[:MAX_SOURCE_CHARACTERS])
 

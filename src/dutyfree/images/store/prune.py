@@ -1,4 +1,4 @@
-"""What to remove from a store: decided from values alone."""
+"""Plans a prune: decides what to remove from a store. Pure: it works on values and does no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What the decision needs to know of a stage."""
+    """The facts about a stage that the plan depends on."""
 
     digest: str
     layers: tuple[str, ...]
@@ -18,7 +18,7 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stages to forget, then layers to remove, both in the order of their names."""
+    """The stages to forget, and the layers to remove after that; both sorted by digest."""
 
     stages: tuple[str, ...]
     layers: tuple[str, ...]
@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed, or would be in a dry run."""
+    """The removed stages and layers; in a dry run those that would be removed."""
 
     stages: tuple[str, ...]
     layers: tuple[str, ...]
@@ -47,13 +47,14 @@ def plan(
     older_than_s: float | None = None,
     keep_bytes: int | None = None,
 ) -> Plan:
-    """Decide what to remove from a store with layers of these sizes.
+    """Decide which stages and layers to remove from a store.
 
-    What a name or a hold reaches stays. Stages go when a layer of theirs is missing, when they were not used for
-    `older_than_s`, and then, the least recently used first, until at most `keep_bytes` are left; one that would have to
-    go for that but whose layers all stay costs nothing, and stays as well. Layers that nothing reaches then go.
+    Layers of a named image or of a hold stay. The plan forgets stages with a missing layer, stages that were not used
+    for `older_than_s`, and then the least recently used ones until at most `keep_bytes` are left. In that last step a
+    stage stays if all its layers stay anyway, because forgetting it would free nothing. Layers that no name, stage or
+    hold needs after that are removed.
     """
-    reach = _Reach(sizes_bytes)
+    reach = _NeededLayers(sizes_bytes)
     for layers in (held, *named):
         reach.add(layers)
     candidates = sorted(
@@ -76,8 +77,8 @@ def plan(
     )
 
 
-class _Reach:
-    """How many reach each layer, and what the layers that anybody reaches take."""
+class _NeededLayers:
+    """Counts how many images need each layer, and the size of all needed layers."""
 
     def __init__(self, sizes_bytes: Mapping[str, int]) -> None:
         self._sizes_bytes = sizes_bytes

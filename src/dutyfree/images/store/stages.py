@@ -1,4 +1,4 @@
-"""The cache of stages: which image each built stage gave."""
+"""The cache of stages: the image of each built stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class CachedStage:
-    """A stage that was built, and what it gave."""
+    """A built stage and its image."""
 
     digest: str
     title: str
@@ -37,12 +37,12 @@ class Stages:
         self._directory = directory
 
     def put(self, stage: str, image: Image, title: str, draft: Path) -> None:
-        """Remember it. Needs the store's lock."""
+        """Store the stage's image. The caller must hold the store's lock."""
         data = {"stage": stage, "title": title[:MAX_TITLE_CHARACTERS], "image": image.as_dict()}
         documents.publish_document({**data, "created_s": time.time()}, self._path(stage), draft)
 
     def get(self, stage: str) -> CachedStage | None:
-        """What is known of it; None for nothing. Raises documents.Broken for one that is damaged."""
+        """The cached stage; None if it is unknown. Raises documents.Broken if its entry is damaged."""
         path = self._path(stage)
         try:
             used_s = path.stat().st_mtime
@@ -53,16 +53,16 @@ class Stages:
             raise documents.Broken(f"{path.name}: {error}") from error
 
     def touch(self, stage: str) -> None:
-        """It is used now."""
+        """Set the time of the stage's last use to now."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._path(stage))
 
     def remove(self, stage: str) -> None:
-        """Forget it, also where it is damaged."""
+        """Forget a stage, even if its entry is damaged."""
         self._path(stage).unlink(missing_ok=True)
 
     def all(self) -> tuple[list[CachedStage], list[str]]:
-        """Those that can be read, and the digests of the others."""
+        """The readable stages, and the digests of the damaged ones."""
         stages, damaged = [], []
         for stage in self._written():
             try:
@@ -81,7 +81,7 @@ class Stages:
 
 
 def is_stage_file(path: Path) -> bool:
-    """Whether it is called as the store calls the file of a stage."""
+    """Whether a path has the form of a stage's file."""
     return path.suffix == _SUFFIX and is_hex(path.stem)
 
 

@@ -1,11 +1,12 @@
-"""Directories for what is being made or thrown away, which do not outlive who made them.
+"""Staging directories for unfinished work, and garbage. Both are removed even if their process is killed.
 
-Each has a lock beside it, not in it: it is taken before the directory is made and let go after it was removed, so that
-whoever gets the lock knows that nobody is at work there. A lock just born, and not yet taken, may be swept away as
-well; its maker notices that and makes another one. No lock for the whole store is needed, and no guess about ages.
+Each staging directory has a lock file beside it. Its process takes the lock before it makes the directory and releases
+it after removing the directory. So a process that gets the lock knows that the directory is abandoned. `sweep` may also
+remove a lock file that was made but not yet locked; its process then notices that and makes another one. This needs
+neither a lock on the whole store nor a guess from the age of files.
 
-What was taken out of the store lies there without a lock: making room must be possible where there is none for a file.
-Who removes it shares a lock on the area itself, so that others know that somebody is at it; it is garbage to everyone.
+Garbage, which was taken out of the store, has no lock file, because a prune must work on a full disk. A process that
+removes garbage shares a lock on the area itself, so that other processes know that the removal is under way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import wrap_disk_full
+from dutyfree.images.store.layout import wrap_full_disk
 from dutyfree.removal import remove_tree
 
 _LOCK = ".lock"
@@ -27,9 +28,9 @@ _GARBAGE = "removed-"
 
 @contextlib.contextmanager
 def staged(area: Path) -> Iterator[Path]:
-    """An empty directory in `area`, removed at the end. Raises CapacityError for a disk that is full inside."""
-    with wrap_disk_full():
-        lock, directory = _born(area)
+    """Make an empty directory in `area`, and remove it at the end. A full disk within the block is a CapacityError."""
+    with wrap_full_disk():
+        lock, directory = _make_locked(area)
         try:
             yield directory
         finally:
@@ -38,7 +39,7 @@ def staged(area: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def trash(area: Path) -> Iterator[list[Path]]:
-    """A list of what was moved to `garbage_path(area)`, removed at the end, or by the next sweep. Makes no file."""
+    """A list for paths from `garbage_path(area)`; they are removed at the end or by the next sweep. Makes no file."""
     with locks.sharing_directory(area):
         garbage: list[Path] = []
         try:
@@ -48,12 +49,12 @@ def trash(area: Path) -> Iterator[list[Path]]:
 
 
 def garbage_path(area: Path) -> Path:
-    """Where to move what is to be thrown away, in one rename."""
+    """A new path to which garbage can be moved by one rename."""
     return area / f"{_GARBAGE}{secrets.token_hex(8)}"
 
 
 def sweep(area: Path) -> None:
-    """Remove what dead processes left in `area`; what cannot be removed is left to who comes next."""
+    """Remove what dead processes left in `area`; what cannot be removed stays for the next sweep."""
     for directory, lock in _abandoned(area):
         _remove(lock, directory)
     if _abandoned_garbage(area):
@@ -62,7 +63,7 @@ def sweep(area: Path) -> None:
 
 
 def leftovers(area: Path) -> list[Path]:
-    """What a sweep would remove."""
+    """The paths that a sweep would remove."""
     found = []
     for directory, lock in _abandoned(area):
         if directory.exists():
@@ -72,14 +73,14 @@ def leftovers(area: Path) -> list[Path]:
 
 
 def sweep_locks(area: Path) -> None:
-    """Remove the locks of dead processes from a directory of nothing but locks."""
+    """Remove the lock files of dead processes from a directory that has only lock files."""
     for path in list(area.iterdir()):
         lock = locks.attempt(path)
         if lock is not None:
             lock.release(remove=True)
 
 
-def _born(area: Path) -> tuple[locks.FileLock, Path]:
+def _make_locked(area: Path) -> tuple[locks.FileLock, Path]:
     while True:
         directory = area / f"{os.getpid()}-{secrets.token_hex(8)}"
         lock = locks.attempt(area / (directory.name + _LOCK))
@@ -101,7 +102,7 @@ def _abandoned(area: Path) -> Iterator[tuple[Path, locks.FileLock]]:
 
 
 def _abandoned_garbage(area: Path) -> list[Path]:
-    """What nobody is removing at this moment."""
+    """Garbage that no process is removing now."""
     if not _garbage(area):
         return []
     lock = locks.attempt_directory(area)

@@ -1,4 +1,4 @@
-"""The store, whole."""
+"""The store: layers, names and cached stages behind one class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import check, documents, locks, staging
 from dutyfree.images.store.holds import FreshHolds, Hold, Holds
 from dutyfree.images.store.layers import LayerInfo, Layers
-from dutyfree.images.store.layout import Layout, default_store, hex_of, wrap_disk_full
+from dutyfree.images.store.layout import Layout, default_store, hex_of, wrap_full_disk
 from dutyfree.images.store.names import NamedImage, Names, by_digest, named_now, unknown
 from dutyfree.images.store.prune import Pruned, StageUse, plan
 from dutyfree.images.store.stages import CachedStage, Stages
@@ -27,9 +27,9 @@ from dutyfree.model.image import Image
 class Store:
     """Layers, images and stages in one directory, shared by all processes of one user.
 
-    Any number of processes may use it at once, and any of them may be killed at any moment: things come and go by one
-    rename each. Methods block, for as long as the disk takes; all may be called from any thread. All of them raise
-    CapacityError when the disk is full.
+    Any number of processes may use it at the same time, and each may be killed at any moment: one rename publishes or
+    removes an entry. Methods block on disk I/O and may be called from any thread. All methods raise CapacityError if
+    the disk is full.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -44,55 +44,55 @@ class Store:
 
     @property
     def layers_directory(self) -> Path:
-        """Where layers are: `HEX/tree` below it holds the files of `sha256:HEX`."""
+        """The directory of layers: its `HEX/tree` has the files of layer `sha256:HEX`."""
         return self._layout.layers
 
     def open(self) -> Self:
-        """Make the directories, and remove what killed processes left. Call it before anything else.
+        """Make the directories, and remove leftovers of killed processes. Call it before all other methods.
 
-        Raises InvalidRequest for a directory that is not this user's own, or was made by another kind of user or
-        release; SubstrateUnavailable where none can be made.
+        Raises InvalidRequest for a directory that this user does not own, or that another kind of user or another
+        release made; SubstrateUnavailable if the directory cannot be made.
         """
-        with wrap_disk_full():
+        with wrap_full_disk():
             self._layout.prepare(self.ownership)
             staging.sweep(self._layout.staging)
             staging.sweep_locks(self._layout.builds)
         return self
 
     def close(self) -> None:
-        """Let go of every layer that is held through this object."""
+        """Release all layers that this object holds."""
         self._holds.drop_all()
 
     # Layers
 
     def tree(self, layer: str) -> Path:
-        """The layer's files, to be read only. Raises InvalidRequest when it is not there."""
+        """The directory of the layer's files, read-only for the caller. Raises InvalidRequest if it is missing."""
         return self._layers.tree(layer)
 
     def has(self, layer: str) -> bool:
-        """Whether the layer is there, undamaged as far as can be seen without looking at its files."""
+        """Whether the layer exists and is undamaged, as far as its description shows."""
         return self._layers.has(layer)
 
     def layer(self, layer: str) -> LayerInfo:
-        """What is known of the layer. Raises InvalidRequest when it is not there, or damaged."""
+        """The layer's description. Raises InvalidRequest if the layer is missing or damaged."""
         return self._layers.info(layer)
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty directory on the same disk, removed at the end, or by the next `open()` if we are killed."""
+        """Make an empty directory on the same disk, removed at the end or, after a kill, by the next `open()`."""
         with staging.staged(self._layout.staging) as directory:
             yield directory
 
     def add(self, tree: Path, digest: str, origin: str, *, canonical: bool = False) -> LayerInfo:
-        """Make the layer `digest` of a finished tree in a staging directory; the tree is gone from there afterwards.
+        """Make the layer `digest` from a finished tree in a staging directory; the tree is moved or removed.
 
-        `canonical` says that `digest` is that of our own archive of the tree: a deep check can compute it again then.
-        If the layer is there already, that one is kept. Either way this process holds it until an image that has it is
-        tagged or remembered, so that nobody prunes it before.
+        `canonical` says that `digest` is the digest of our own tar of the tree, so that a deep check can recompute it.
+        If the layer exists, the store keeps it. In both cases this process holds the layer until an image with it is
+        tagged or remembered, so that no prune removes it before.
         """
         if self._layout.staging not in tree.absolute().parents[1:] or tree.is_symlink() or not tree.is_dir():
             raise InvalidRequest(f"{str(tree)!r} is not a directory in a staging directory of this store")
-        with wrap_disk_full():
+        with wrap_full_disk():
             info, hold = self._layers.add(tree, digest, origin, canonical=canonical)
         self._fresh.put(digest, hold)
         return info
@@ -106,29 +106,29 @@ class Store:
         on_bytes: Callable[[int], None] | None = None,
         leave_out: Callable[[os.stat_result], bool] | None = None,
     ) -> LayerInfo:
-        """Make a layer of a copy of a tree anywhere, named by the digest of its archive; held as after `add`.
+        """Make a layer from a copy of a tree; its digest is that of the tree's tar. It is held as after `add`.
 
-        `link` makes hard links instead of copies where it can: for trees whose files never change again. `leave_out`
-        says which files are not to be in it.
+        `link` makes hard links instead of copies if possible, for trees whose files never change. `leave_out` selects
+        files to skip.
         """
         with self.staging() as directory:
             copy = directory / "tree"
             copy_tree(tree, copy, link=link, on_bytes=on_bytes, leave_out=leave_out)
-            # Read again, and counted once: a listener hears of 0 bytes, so that it can end this, too.
+            # This reads the tree a second time, so `on_bytes` gets 0 bytes, and can still raise to stop.
             digest = pack(copy, None, self.ownership, None if on_bytes is None else lambda _bytes: on_bytes(0))
             return self.add(copy, digest, origin, canonical=True)
 
     def hold(self, layers: Iterable[str]) -> Hold:
-        """Keep layers from being pruned until the hold is released, or this process ends.
+        """Keep layers from being pruned until the hold is released or this process ends.
 
-        Raises InvalidRequest for a layer that is not there: it may have been pruned since it was looked up.
+        Raises InvalidRequest for a missing layer: it may have been pruned after the caller looked it up.
         """
         return self._holds.take(layers)
 
     def keep(self, layers: Iterable[str]) -> None:
-        """Hold layers that are there as `add` does: until an image that has them is tagged or remembered.
+        """Hold existing layers as `add` does: until an image with them is tagged or remembered.
 
-        Raises InvalidRequest for a layer that is not there.
+        Raises InvalidRequest for a missing layer.
         """
         for layer in layers:
             self._fresh.put(layer, self._holds.take([layer]))
@@ -136,7 +136,7 @@ class Store:
     # Stages
 
     def recall(self, stage: str) -> Image | None:
-        """The image that the stage gave, if all of it is still there; the stage counts as used now."""
+        """The image of a cached stage, if all its layers exist; None otherwise. Marks the stage as used now."""
         try:
             cached = self._stages.get(stage)
         except documents.Broken:
@@ -147,21 +147,21 @@ class Store:
         return cached.image
 
     def remember(self, stage: str, image: Image, *, title: str) -> None:
-        """Let `recall` give this image for the stage. Raises InvalidRequest unless all of its layers are there."""
+        """Cache the image of a stage for `recall`. Raises InvalidRequest unless all its layers exist."""
         with self._referring_to(image):
             self._stages.put(stage, image, title, self._layout.draft)
 
     def stages(self) -> list[CachedStage]:
-        """All stages that are remembered, by digest; damaged ones are left out."""
+        """All cached stages, sorted by digest, without damaged ones."""
         return self._stages.all()[0]
 
     @contextlib.contextmanager
     def building(self, stage: str, timeout_s: float) -> Iterator[None]:
-        """Be the only one who builds the stage, among all processes and threads.
+        """Hold the lock for building a stage, against all other processes and threads.
 
-        Waits for others in this thread; `try_building` does not wait. Raises CapacityError after `timeout_s`.
+        Blocks this thread while others build it; `try_building` does not block. Raises CapacityError after `timeout_s`.
         """
-        with wrap_disk_full():
+        with wrap_full_disk():
             lock = locks.wait(self._build_lock(stage), timeout_s, f"the build of stage {stage}")
         try:
             yield
@@ -169,29 +169,29 @@ class Store:
             lock.release(remove=True)
 
     def try_building(self, stage: str) -> locks.FileLock | None:
-        """The lock of `building`, or None while somebody else has it. To be released with `release(remove=True)`."""
-        with wrap_disk_full():
+        """The lock of `building`, or None if another builder has it. Release it with `release(remove=True)`."""
+        with wrap_full_disk():
             return locks.attempt(self._build_lock(stage))
 
     # Names
 
     def tag(self, name: str, image: Image, *, source: str = "") -> NamedImage:
-        """Let a name stand for an image from now on. Raises InvalidRequest unless all of its layers are there."""
+        """Set the image of a name, in place of an earlier one. Raises InvalidRequest unless all its layers exist."""
         named = named_now(name, image, source)
         with self._referring_to(image):
             self._names.put(named, self._layout.draft)
         return named
 
     def untag(self, name: str) -> None:
-        """Forget a name; its layers go with the next prune. Raises InvalidRequest when there is no such name."""
+        """Remove a name; the next prune removes its layers if nothing else needs them. Raises InvalidRequest."""
         with locks.waiting(self._layout.lock):
             if not self._names.remove(name):
                 raise unknown(name, self._names.written())
 
     def find(self, wanted: str) -> NamedImage:
-        """The image of this name, of this digest, or whose digest begins with these 6 or more digits.
+        """The image with this name or digest, or whose digest starts with these 6 or more digits.
 
-        Raises InvalidRequest when there is none, or more than one, or when what is known of it is damaged.
+        Raises InvalidRequest if there is none or more than one, or if its entry is damaged.
         """
         names = self._names.written()
         found = self._names.get(wanted) if wanted in names else None
@@ -203,40 +203,40 @@ class Store:
         return found
 
     def images(self) -> list[NamedImage]:
-        """All that have a name, by name; damaged ones are left out, `check` tells of them."""
+        """All named images, sorted by name, without damaged ones, which `check` reports."""
         return self._names.all()[0]
 
     # Housekeeping
 
     def usage(self) -> Usage:
-        """What the store takes, by who needs it."""
-        # Looking for holds takes exclusive locks for an instant: two who look at once would see each other.
+        """The disk space of the store, by what needs it."""
+        # Looking for holds takes exclusive locks for a moment; two processes that look would see each other's locks.
         with locks.waiting(self._layout.lock):
             named = {each.name: each.image.layers for each in self.images() if each.name is not None}
             cached = [stage.image.layers for stage in self.stages()]
             return account(self._sizes_bytes(), named, cached, self._held())
 
     def check(self, *, deep: bool = False) -> list[str]:
-        """Everything that is wrong; nothing is mended. `deep` reads all files, and recomputes the digests it can."""
+        """All problems of the store; repairs nothing. `deep` reads all files, and recomputes digests where possible."""
         with locks.waiting(self._layout.lock):
             found = list(check.problems(self._layout, self._layers, self._names, self._stages))
         for layer in self._layers.all() if deep else ():
-            with contextlib.suppress(InvalidRequest), self.hold([layer]):  # pruned meanwhile, or told of already
+            with contextlib.suppress(InvalidRequest), self.hold([layer]):  # pruned in the meantime, or already reported
                 found += check.changes(self.tree(layer), self.layer(layer), self.ownership)
         return found
 
     def prune(
         self, *, older_than_s: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
     ) -> Pruned:
-        """Remove layers that nothing reaches, after forgetting stages: damaged ones, those that were not used for
-        `older_than_s`, and then the least recently used until `keep_bytes` are left.
+        """Forget stages, and then remove layers that nothing needs. Forgets damaged stages, those that were not used
+        for `older_than_s`, and then the least recently used ones until `keep_bytes` are left.
 
-        Names, what they reach, and what is held stay. Raises InvalidRequest if a name is damaged: nobody knows what it
-        reaches.
+        Names, their layers, and held layers stay. Raises InvalidRequest if a name is damaged, since its layers are
+        unknown.
         """
-        # No file is made for all of this: it is what one does when the disk is full.
+        # Makes no file, because users prune when the disk is full.
         with (
-            wrap_disk_full(),
+            wrap_full_disk(),
             staging.trash(self._layout.staging) as garbage,
             locks.waiting(self._layout.lock),
         ):
@@ -259,7 +259,7 @@ class Store:
         )
         stages, layers = (*damaged_stages, *planned.stages), planned.layers
         if not dry_run:
-            # Stages first: no moment at which one is remembered whose layers have gone.
+            # Stages first, so that no cached stage ever lacks its layers.
             for stage in stages:
                 self._stages.remove(stage)
             layers = tuple(layer for layer in layers if self._throw_away(layer, garbage))
@@ -273,10 +273,10 @@ class Store:
 
     @contextlib.contextmanager
     def _referring_to(self, image: Image) -> Iterator[None]:
-        """Nothing is pruned inside, where a reference to the image is published; all of its layers are there."""
+        """Within the block no prune runs and all layers of the image exist, so a reference to it can be published."""
         if not image.is_stored:
-            raise InvalidRequest("an image with live layers cannot be kept", hint="save the snapshot first")
-        with wrap_disk_full(), locks.waiting(self._layout.lock):
+            raise InvalidRequest("an image with live layers cannot be stored", hint="save the snapshot first")
+        with wrap_full_disk(), locks.waiting(self._layout.lock):
             for layer in image.layers:
                 self._layers.info(layer)
             yield

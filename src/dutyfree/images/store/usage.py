@@ -1,4 +1,4 @@
-"""What a store takes, by who needs it: sums that add up."""
+"""The disk space of a store, split by what needs it; the parts add up to the total."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImageUsage:
-    """What one name reaches."""
+    """The disk space of one named image."""
 
     name: str
     own_bytes: int
-    """Layers that no other name reaches: untagging it makes them removable."""
+    """Layers that no other name needs: untagging the image makes them removable."""
     shared_bytes: int
-    """Layers that other names reach, too."""
+    """Layers that other names need, too."""
 
     @property
     def total_bytes(self) -> int:
@@ -28,17 +28,17 @@ class Usage:
 
     layers: int
     named_bytes: int
-    """What names reach: every image's own bytes, and `shared_bytes` once."""
+    """Layers of named images: each image's own bytes, and `shared_bytes` once."""
     cached_bytes: int
-    """What only the cache of stages reaches."""
+    """Layers that only cached stages need."""
     held_bytes: int
-    """What only sandboxes, builds and imports that are under way keep."""
+    """Layers that only running sandboxes, builds and imports hold."""
     unreachable_bytes: int
-    """What the next prune removes."""
+    """Layers that the next prune removes."""
     shared_bytes: int
-    """The part of `named_bytes` that more than one name reaches."""
+    """The part of `named_bytes` that more than one name needs."""
     in_use_bytes: int
-    """What is held at this moment, whatever else reaches it."""
+    """All layers that are held now, including named and cached ones."""
     images: tuple[ImageUsage, ...]
 
     @property
@@ -52,7 +52,7 @@ def account(
     cached: Iterable[Iterable[str]],
     held: Collection[str],
 ) -> Usage:
-    """Share the layers' sizes out among those who reach them. Layers that are missing count for nothing."""
+    """Compute the usage from the layers' sizes. Missing layers count as 0 bytes."""
     reached = {name: set(layers) & sizes_bytes.keys() for name, layers in named.items()}
     names = Counter(layer for layers in reached.values() for layer in layers)
     stages = {layer for layers in cached for layer in layers}

@@ -1,4 +1,4 @@
-"""Trees of layers on the disk: walked, copied, merged, measured. What is in them may be hostile."""
+"""Trees of layers on disk: walk, copy, merge, measure. Their content may be hostile."""
 
 from dutyfree.images.trees.layers import TreeSize, copy_tree, measure, merge_trees
 

@@ -1,4 +1,4 @@
-"""One reader of a tree at a time, where reading changes it for a while."""
+"""Locks trees against other readers, because an ordinary user's reader temporarily changes modes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Final
 
 from dutyfree.errors import CapacityError
 
-PATIENCE_S: Final = 1800.0
+MAX_WAIT_S: Final = 1800.0
 _PAUSE_S: Final = 0.02
 
 
 @contextlib.contextmanager
 def alone(trees: Sequence[Path], on_bytes: Callable[[int], None] | None = None) -> Iterator[None]:
-    """Keep other readers out of `trees`: an ordinary user's own, with the modes that they `grant`, see wrong ones.
+    """Lock `trees` against other readers. An ordinary user's reader changes modes for a time (see `grant`), and a
+    concurrent reader would see the changed modes.
 
-    Root grants itself nothing and waits for nobody. `on_bytes` hears of 0 bytes while this waits; what it raises ends
-    that. Raises OSError, CapacityError when others do not come to an end. File systems without locks go without.
+    Root changes no modes and takes no lock. While this waits, it calls `on_bytes(0)`, which may raise to stop. Raises
+    OSError, and CapacityError after `MAX_WAIT_S`. On file systems without locks this does nothing.
     """
     with contextlib.ExitStack() as stack:
         if os.geteuid() != 0:
@@ -32,14 +33,14 @@ def alone(trees: Sequence[Path], on_bytes: Callable[[int], None] | None = None) 
                 stack.callback(os.close, fd)
                 info = os.fstat(fd)
                 roots.setdefault((info.st_dev, info.st_ino), fd)
-            # In one order for all, so that no two wait for each other.
+            # All readers lock in the same order, which prevents a deadlock.
             for _identity, fd in sorted(roots.items()):
                 _lock(fd, on_bytes)
         yield
 
 
 def _lock(fd: int, on_bytes: Callable[[int], None] | None) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + MAX_WAIT_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +51,7 @@ def _lock(fd: int, on_bytes: Callable[[int], None] | None) -> None:
             return
         if time.monotonic() > end_s:
             hint = "another process reads the same layer, or holds a lock on its directory; try again later"
-            raise CapacityError(f"a layer was in use for {PATIENCE_S:g} s", hint=hint)
+            raise CapacityError(f"a layer was in use for {MAX_WAIT_S:g} s", hint=hint)
         if on_bytes is not None:
             on_bytes(0)
         time.sleep(_PAUSE_S)

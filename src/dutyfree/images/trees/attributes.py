@@ -1,4 +1,4 @@
-"""What files carry beside their content, as overlay layers have it: deletions, opaque marks, extended attributes."""
+"""Metadata of files in overlay layers: whiteouts (deletions), opaque marks, extended attributes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dutyfree.images.trees.descent import grant
 CAPABILITY: Final = "security.capability"
 OPAQUE: Final = b"y"
 DEVICES: Final = b"dev"
-"""The directory of device nodes, at the top of an image."""
+"""The directory of device nodes in an image's root."""
 _OVERLAY: Final = ("user.overlay.", "trusted.overlay.")
-# Content that lies elsewhere: a layer with these is not whole. Our own mounts never make them.
+# These attributes say that the content is in another layer, so the layer is incomplete. Our mounts never make them.
 _PARTIAL: Final = ("redirect", "metacopy")
 _CAPABILITY_V2: Final = struct.Struct("<I16s")
 _CAPABILITY_V3: Final = struct.Struct("<I16sI")
@@ -28,14 +28,14 @@ _VERSION_3: Final = 0x0300_0000
 
 
 def is_whiteout(info: os.stat_result) -> bool:
-    """Whether this says that a name is deleted."""
+    """Whether the file is a whiteout: it marks its name as deleted."""
     return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 
 def belongs_in_layer(path: bytes, info: os.stat_result) -> bool:
-    """Whether layers hold such a thing: sockets are left out, and device nodes below /dev, which sandboxes have anyway.
+    """Whether a layer keeps this file. Sockets are skipped, and device nodes below /dev, which each sandbox has.
 
-    Raises InvalidRequest for a device node elsewhere: none may lead out of a sandbox to a driver.
+    Raises InvalidRequest for a device node elsewhere: a sandbox must not reach a driver through it.
     """
     if stat.S_ISSOCK(info.st_mode):
         return False
@@ -43,20 +43,20 @@ def belongs_in_layer(path: bytes, info: os.stat_result) -> bool:
         return True
     if not path.startswith(DEVICES + b"/"):
         hint = "sandboxes have their own /dev; remove the node"
-        raise InvalidRequest(f"{quoted(path)} is a device node, which no layer may hold", hint=hint)
+        raise InvalidRequest(f"{quoted(path)} is a device node, which a layer may not contain", hint=hint)
     return False
 
 
 def make_whiteout(name: bytes, parent_fd: int, ownership: Ownership) -> None:
-    """Say that `name` is deleted. Every user may do that. Raises OSError."""
+    """Make a whiteout for `name`. Ordinary users may do that, too. Raises OSError."""
     os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent_fd)
-    # Where no layer below has the directory, the kernel lists the deletions in it as files that nobody can open, unless
-    # it finds the mark of a directory that was copied up.
+    # If no lower layer has the directory, the kernel lists its whiteouts as files that cannot be opened, unless the
+    # directory has the mark of a copied-up directory.
     os.setxattr(parent_fd, _own_prefix(ownership) + "origin", b"")
 
 
 def is_opaque(directory_fd: int, ownership: Ownership) -> bool:
-    """Whether a directory hides what lies below it."""
+    """Whether a directory is opaque: it hides the same directory of lower layers."""
     try:
         return os.getxattr(directory_fd, ownership.opaque_xattr) == OPAQUE
     except OSError as error:
@@ -66,14 +66,14 @@ def is_opaque(directory_fd: int, ownership: Ownership) -> bool:
 
 
 def make_opaque(directory_fd: int, ownership: Ownership) -> None:
-    """Hide what lies below a directory. Raises OSError."""
+    """Make a directory opaque. Raises OSError."""
     os.setxattr(directory_fd, ownership.opaque_xattr, OPAQUE)
 
 
 def kept_xattrs(fd: int, ownership: Ownership) -> dict[str, bytes]:
-    """The attributes of an open file that belong to it wherever it goes: those of users, and capabilities.
+    """The attributes of an open file that a copy keeps: user attributes and capabilities.
 
-    What overlay mounts noted for themselves is left out. Raises SubstrateFailed for a layer that is not whole.
+    Attributes that overlay mounts add for themselves are skipped. Raises SubstrateFailed for an incomplete layer.
     """
     restore = grant(fd, os.fstat(fd), stat.S_IRUSR)
     try:
@@ -91,15 +91,15 @@ def _is_kept(name: str, ownership: Ownership) -> bool:
     if name.startswith(_OVERLAY):
         own_prefix = _own_prefix(ownership)
         if name.startswith(own_prefix) and name.removeprefix(own_prefix) in _PARTIAL:
-            raise SubstrateFailed(f"a layer with the attribute {name} has its content elsewhere")
+            raise SubstrateFailed(f"a layer with the attribute {name} is incomplete: its content is in another layer")
         return False
     return name.startswith("user.") or (name == CAPABILITY and ownership.shift is not None)
 
 
 def stored_capability(value: bytes, ownership: Ownership) -> bytes:
-    """A file's capabilities as the disk has them: good in sandboxes, whose root is `shift` here, and nowhere else.
+    """A file's capabilities as stored on disk: valid only in user namespaces whose root is the host id `shift`.
 
-    Raises ArchiveRefused for what is no such value.
+    Raises ArchiveRefused for an invalid value.
     """
     flags, sets, root = _parsed(value)
     return _CAPABILITY_V3.pack(_VERSION_3 | flags, sets, ownership.stored(root))
@@ -127,7 +127,7 @@ def _parsed(value: bytes) -> tuple[int, bytes, int]:
         flags, sets, root = _CAPABILITY_V3.unpack(value)
         version = _VERSION_3
     else:
-        raise ArchiveRefused(f"Linux knows no capabilities of {len(value)} bytes")
+        raise ArchiveRefused(f"Linux has no file capabilities of {len(value)} bytes")
     if flags & _VERSION_MASK != version:
-        raise ArchiveRefused("Linux does not know this version of capabilities")
+        raise ArchiveRefused("Linux does not have this version of file capabilities")
     return flags & ~_VERSION_MASK, sets, root

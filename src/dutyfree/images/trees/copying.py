@@ -1,4 +1,4 @@
-"""Putting copies of single files and directories into a new tree, with all that belongs to them."""
+"""Copies single files and directories into a new tree, with their metadata."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dutyfree.images.trees.holes import stretches
 from dutyfree.images.trees.links import FirstNames, allowed_moves
 
 FIRST_NAMES_BYTES: Final = 256 * 1024 * 1024
-"""Past that, what has several names is copied for each of them."""
+"""Memory for paths of hard-linked files. When it is full, each further name of such a file gets its own copy."""
 _PIECE_BYTES: Final = 8 * 1024 * 1024
-"""Between two pieces, `on_bytes` can end the work."""
+"""The size of one copy step; between steps `on_bytes` can stop the work."""
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Where a hard link cannot be, a copy can.
+# Errors of a hard link after which a copy is made instead.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP})
 _NO_RANGE: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 
@@ -29,7 +29,7 @@ Inode = tuple[int, int]
 
 
 class Copying:
-    """A tree in the making. `target` is the place where things are put; it moves with the directories."""
+    """A tree that is being written. `target` is the current directory in it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Copying:
     ) -> None:
         self._target = target
         self._links = links
-        """A second place in the new tree, for the first names of files that have several."""
+        """A second position in the new tree, to find the first name of a hard-linked file."""
         self._ownership = ownership
         self._link = link
         self._on_bytes = on_bytes
@@ -51,7 +51,7 @@ class Copying:
         self._linked: dict[Inode, int] = {}
 
     def begin_directory(self, name: bytes, source_fd: int, *, opaque: bool) -> None:
-        """A directory, to be filled, and ended by `end_directory`; without a name, the one where the tree begins."""
+        """Make and enter a directory; `end_directory` ends it. Without a name, the directory is the tree's root."""
         self._count(0)
         if name:
             os.mkdir(name, 0o700, dir_fd=self._target.fd)
@@ -62,12 +62,12 @@ class Copying:
             make_opaque(self._target.fd, self._ownership)
 
     def end_directory(self, info: os.stat_result) -> None:
-        """Nothing more comes into it: now its mode and times hold."""
-        self._settle(self._target.fd, info)
+        """Leave the directory, and set its mode and times, which writing into it would change."""
+        self._set_metadata(self._target.fd, info)
         self._target.leave()
 
     def put(self, visit: Visit, source: Descent, tree: int) -> None:
-        """Anything but a directory, met in the tree numbered `tree`; the numbers tell their hard links apart."""
+        """Copy a file of any kind but a directory. `tree` is the number of its tree: hard links count per tree."""
         name, mode, target_fd = visit.name, visit.info.st_mode, self._target.fd
         self._entries += 1
         self._count(0)
@@ -77,11 +77,11 @@ class Copying:
             self._put_file(visit, source, tree)
         elif stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=source.fd), name, dir_fd=target_fd)
-            self._settle_name(name, visit.info)
+            self._set_metadata_by_name(name, visit.info)
         else:
             os.mkfifo(name, 0o600, dir_fd=target_fd)
             os.chmod(name, stat.S_IMODE(mode), dir_fd=target_fd)
-            self._settle_name(name, visit.info)
+            self._set_metadata_by_name(name, visit.info)
 
     def _put_file(self, visit: Visit, source: Descent, tree: int) -> None:
         inode = (visit.info.st_dev, visit.info.st_ino)
@@ -105,7 +105,7 @@ class Copying:
         self._copy_file(visit, source)
 
     def _put_link(self, visit: Visit, source: Descent, tree: int, inode: Inode) -> bool:
-        """Share the file itself. Not between trees: what only shares the disk's blocks must not become one file."""
+        """Make a hard link to the source file. If two trees share an inode, the result keeps them as two files."""
         if visit.info.st_nlink > 1 and self._linked.setdefault(inode, tree) != tree:
             return False
         try:
@@ -125,7 +125,7 @@ class Copying:
             target_fd = os.open(visit.name, _NEW_FILE, 0o600, dir_fd=self._target.fd)
             try:
                 self._copy_content(source_fd, target_fd, visit)
-                self._settle(target_fd, visit.info, kept_xattrs(source_fd, self._ownership))
+                self._set_metadata(target_fd, visit.info, kept_xattrs(source_fd, self._ownership))
             finally:
                 os.close(target_fd)
         finally:
@@ -134,7 +134,7 @@ class Copying:
     def _copy_content(self, source_fd: int, target_fd: int, visit: Visit) -> None:
         size = visit.info.st_size
         if visit.info.st_blocks * 512 < size:
-            _lengthen(target_fd, size, visit)  # first: where the size is refused, so are the places of its data
+            _lengthen(target_fd, size, visit)  # before the data: a disk that refuses the size also refuses its offsets
         for start, end in stretches(source_fd, visit.info):
             while start < end:
                 copied = _copy_piece(source_fd, target_fd, start, min(end - start, _PIECE_BYTES))
@@ -143,8 +143,9 @@ class Copying:
                 start += copied
                 self._count(copied)
 
-    def _settle(self, fd: int, info: os.stat_result, xattrs: dict[str, bytes] | None = None) -> None:
-        """Owner, attributes, mode, times: in this order, or one would undo or forbid another."""
+    def _set_metadata(self, fd: int, info: os.stat_result, xattrs: dict[str, bytes] | None = None) -> None:
+        """Set owner, attributes, mode and times, in this order: chown clears capabilities and set-id bits, and a
+        read-only mode denies user attributes."""
         if self._ownership.shift is not None:
             os.fchown(fd, info.st_uid, info.st_gid)
         for key, value in (xattrs or {}).items():
@@ -152,14 +153,14 @@ class Copying:
         os.fchmod(fd, stat.S_IMODE(info.st_mode))
         os.utime(fd, ns=(info.st_atime_ns, info.st_mtime_ns))
 
-    def _settle_name(self, name: bytes, info: os.stat_result) -> None:
+    def _set_metadata_by_name(self, name: bytes, info: os.stat_result) -> None:
         fd = self._target.fd
         if self._ownership.shift is not None:
             os.chown(name, info.st_uid, info.st_gid, dir_fd=fd, follow_symlinks=False)
         os.utime(name, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=fd, follow_symlinks=False)
 
     def _count(self, size_bytes: int) -> None:
-        """Tell of progress, also of 0 bytes: the listener may raise, to end the work."""
+        """Call `on_bytes`, even with 0 bytes, since it may raise to stop the work."""
         if self._on_bytes is not None:
             self._on_bytes(size_bytes)
 
@@ -170,12 +171,12 @@ def _lengthen(fd: int, size: int, visit: Visit) -> None:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        message = f"{quoted(visit.path)} is a file of {size} bytes, and the disk for layers can hold none of that size"
+        message = f"{quoted(visit.path)} has {size} bytes, which is more than a file on the disk for layers can have"
         raise InvalidRequest(message, hint="remove the file, or make it shorter") from error
 
 
 def _copy_piece(source_fd: int, target_fd: int, start: int, count: int) -> int:
-    """How many bytes were copied; 0 at the end. The kernel moves them, or shares them where disks can."""
+    """Copy up to `count` bytes and return how many; 0 at the end. The kernel copies them, or shares disk blocks."""
     try:
         return os.copy_file_range(source_fd, target_fd, count, start, start)
     except OSError as error:

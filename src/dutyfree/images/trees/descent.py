@@ -1,7 +1,7 @@
-"""Moving about in a tree of files that hostile programs have made: by descriptors, never through a link.
+"""Walks a tree of files that hostile programs may have made, by directory descriptors and never through a symlink.
 
-No path is ever handed to the kernel to resolve, so neither a link nor a rename under way leads out of the tree; nothing
-recurses and few descriptors are held, so that no depth is too deep.
+The kernel resolves single names only, never paths, so neither a symlink nor a concurrent rename can lead out of the
+tree. Nothing recurses and few descriptors stay open, so deep trees are no problem.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dutyfree.formatting import quoted
 
 MAX_DEPTH: Final = 4096
 MAX_PATH_BYTES: Final = 64 * 1024
-"""Far more than the kernel takes in one call, as programs can make by moving about; one such path is nothing."""
+"""More than PATH_MAX: programs can make longer paths with relative names."""
 _OPEN_MOST: Final = 64
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -30,35 +30,35 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class _Step:
     name: bytes
     fd: int
-    """-1 while it is closed for the sake of those below."""
+    """-1 while it is closed to save descriptors."""
     identity: tuple[int, int]
     mode_to_restore: int | None
 
 
 class Descent:
-    """A place in a tree, and the way back up. At most `open_most` of the directories on the way are held open."""
+    """A position in a tree, and its parents up to the root. At most `open_most` of these directories are open."""
 
     def __init__(self, root_fd: int, open_most: int = _OPEN_MOST) -> None:
-        """Takes `root_fd`, an open directory, over."""
+        """Takes ownership of `root_fd`, an open directory."""
         self._open_most = max(open_most, 2)
         self._closed = 0
-        """How many steps at the top are closed."""
+        """The number of closed directories at the top."""
         self.moves = 0
-        """How many directories have been entered and left so far."""
+        """The number of directories entered and left so far."""
         self._steps = [_Step(b"", root_fd, _identity(os.fstat(root_fd)), None)]
 
     @classmethod
     def at(cls, root: Path, open_most: int = _OPEN_MOST) -> Self:
-        """Begins at a directory. Raises OSError, also for a link to one."""
+        """Start at a directory. Raises OSError, also for a symlink to a directory."""
         return cls(os.open(root, _DIRECTORY), open_most)
 
     @property
     def fd(self) -> int:
-        """The directory where we are."""
+        """The descriptor of the current directory."""
         return self._steps[-1].fd
 
     def enter(self, name: bytes) -> None:
-        """Down into a directory. Raises OSError for whatever is not one."""
+        """Enter a directory. Raises OSError if it is not a directory."""
         fd = _open_directory(name, self.fd)
         try:
             info = os.fstat(fd)
@@ -75,20 +75,20 @@ class Descent:
             os.close(fd)
 
     def leave(self) -> None:
-        """Up again. Raises OSError, and SubstrateFailed if the directory was moved elsewhere; we are still in it then.
+        """Go to the parent. Raises OSError, and SubstrateFailed if the directory was moved; the position then stays.
 
-        Raises OSError also where its mode cannot be restored, when we are up.
+        Also raises OSError if the directory's mode cannot be restored; the position then is the parent.
         """
         self._reach_parent()
         self._drop()
 
     def go(self, names: Sequence[bytes]) -> None:
-        """To the directory with these names on the way from the root. Raises OSError, SubstrateFailed."""
+        """Go to the directory with this path from the root. Raises OSError, SubstrateFailed."""
         for name in self.approach(names):
             self.enter(name)
 
     def approach(self, names: Sequence[bytes]) -> Sequence[bytes]:
-        """Up, as far as is needed on the way to `names`; returns those that are still to be entered."""
+        """Go up to the common parent with the path `names`; returns the names that are still to be entered."""
         shared = 0
         for step, name in zip(self._steps[1:], names, strict=False):
             if step.name != name:
@@ -99,18 +99,18 @@ class Descent:
         return names[shared:]
 
     def close(self) -> None:
-        """Give back what is held; also leaves every directory as it was found, as far as there is a way to it."""
+        """Close all descriptors, and restore the modes of all directories that can still be reached."""
         while self._steps:
             try:
                 self._reach_parent()
             except (OSError, SubstrateFailed):
-                # All above are closed, or the way would not have been needed.
+                # The parent is closed, so all directories above it are closed, too: only this step is left to close.
                 del self._steps[:-1]
             with contextlib.suppress(OSError):
                 self._drop()
 
     def _reach_parent(self) -> None:
-        """Open the directory above if it is closed; the way is believed only if it leads to where we came from."""
+        """Open the parent if it is closed, and check that it is the directory from which this one was entered."""
         if not 0 < self._closed == len(self._steps) - 1:
             return
         above = self._steps[-2]
@@ -141,26 +141,26 @@ class Descent:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One thing met on a walk; directories are met twice."""
+    """One file or directory of a walk; a walk visits directories twice."""
 
     path: bytes
-    """From the root of the walk, which is empty itself."""
+    """The path from the root of the walk; empty for the root."""
     name: bytes
     info: os.stat_result
     leaving: bool = False
 
 
 def walk(descent: Descent) -> Iterator[Visit]:
-    """All that is below, in the order of names as bytes, the directory where it begins included.
+    """Visit the current directory and everything below it, sorted by name as bytes.
 
-    While a directory is entered the descent is in it; otherwise, and when a directory is left, it is in the directory
-    that holds the thing. Raises OSError, InvalidRequest past the limits, SubstrateFailed where the tree changes.
+    At the first visit of a directory the descent is in that directory. At its second visit, and at visits of files, the
+    descent is in the parent. Raises OSError, InvalidRequest past the limits, SubstrateFailed if the tree changes.
     """
     info = os.fstat(descent.fd)
     yield Visit(b"", b"", info)
     names = _names(descent.fd, MAX_ENTRIES)
     left_entries = MAX_ENTRIES - len(names)
-    # Names only: the paths of all directories on the way down would be as long as their depth squared.
+    # Keeps names only: the size of full paths would grow with the square of the depth.
     levels = [(b"", info, iter(names))]
     here = b""
     while levels:
@@ -179,7 +179,7 @@ def walk(descent: Descent) -> Iterator[Visit]:
             yield Visit(path, name, info)
             continue
         if len(levels) > MAX_DEPTH:
-            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(path)}")
+            raise InvalidRequest(f"more than {MAX_DEPTH} nested directories, at {quoted(path)}")
         descent.enter(name)
         yield Visit(path, name, info)
         names = _names(descent.fd, left_entries)
@@ -189,7 +189,7 @@ def walk(descent: Descent) -> Iterator[Visit]:
 
 
 def path_below(directory: bytes, name: bytes) -> bytes:
-    """The path of what is called `name` in a directory. Raises InvalidRequest for one that is too long."""
+    """The path of `name` in a directory. Raises InvalidRequest if it is too long."""
     path = directory + b"/" + name if directory else name
     if len(path) > MAX_PATH_BYTES:
         raise InvalidRequest(f"a path of more than {MAX_PATH_BYTES} bytes, at {quoted(path)}")
@@ -197,7 +197,7 @@ def path_below(directory: bytes, name: bytes) -> bytes:
 
 
 def remove_below(parent_fd: int, name: bytes) -> Iterator[bytes]:
-    """Remove a directory and all in it; yields the paths of the directories that go, from `name` itself on."""
+    """Remove a directory and its content; yields the paths of the removed directories, from `name` on."""
     with Descent(_open_directory(name, parent_fd)) as descent:
         for visit in walk(descent):
             if not visit.leaving and not stat.S_ISDIR(visit.info.st_mode):
@@ -210,7 +210,7 @@ def remove_below(parent_fd: int, name: bytes) -> Iterator[bytes]:
 
 
 def sorted_names(directory_fd: int) -> list[bytes]:
-    """The names in a directory, as bytes and in their order. Raises OSError, InvalidRequest past the limit."""
+    """The names in a directory, as sorted bytes. Raises OSError, InvalidRequest past the limit."""
     return _names(directory_fd, MAX_ENTRIES)
 
 
@@ -242,7 +242,7 @@ def _open_parent(fd: int) -> int:
 
 
 def open_file(visit: Visit, descent: Descent) -> int:
-    """Open a regular file where it was met, for reading. Raises OSError, SubstrateFailed if it is another one now."""
+    """Open a visited regular file for reading. Raises OSError, SubstrateFailed if it was replaced."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(visit.name, flags, dir_fd=descent.fd)
@@ -255,9 +255,9 @@ def open_file(visit: Visit, descent: Descent) -> int:
 
 
 def open_own(name: bytes, parent_fd: int, flags: int) -> int:
-    """Open a file or directory that its owner, us, may not read by its mode: an ordinary user's layers have such.
+    """Open a file or directory of this user whose mode denies reading: layers of an ordinary user have such files.
 
-    Raises PermissionError for a file of somebody else's. The mode is as before when this returns.
+    Raises PermissionError for a file of another user. Restores the mode before it returns.
     """
     anchor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
     try:
@@ -276,9 +276,9 @@ def open_own(name: bytes, parent_fd: int, flags: int) -> int:
 
 
 def grant(fd: int, info: os.stat_result, rights: int) -> int | None:
-    """Give ourselves, who own an open file or directory, rights that its mode lacks; the mode to restore if it did.
+    """Add `rights` to the mode of an open file or directory of this user; returns the old mode if it changed.
 
-    An open descriptor is not enough to look names up in a directory, or to read the attributes of users.
+    An open descriptor alone does not allow looking up names in a directory or reading user attributes.
     """
     mode = stat.S_IMODE(info.st_mode)
     if mode & rights == rights or os.geteuid() == 0 or info.st_uid != os.geteuid():

@@ -1,4 +1,4 @@
-"""What the disk says no with, as errors that name the party at fault."""
+"""Turns errors of the disk into errors that name the party at fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextlib.contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Turns OSErrors into CapacityError where the disk is full, and into SubstrateFailed otherwise."""
+    """Turn an OSError into CapacityError if the disk is full, otherwise into SubstrateFailed."""
     try:
         yield
     except OSError as error:
@@ -22,8 +22,8 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 def disk_error(doing: str, error: OSError) -> CapacityError | SubstrateFailed:
-    """The error for a refusal of the disk's while `doing` something."""
+    """The error for an OSError; `doing` says which operation failed."""
     if error.errno in FULL:
-        hint = "make room on the disk of the image store, or move the store by DUTYFREE_STATE_DIR"
+        hint = "free space on the disk of the image store, or move the store with DUTYFREE_STATE_DIR"
         return CapacityError(f"{doing}: {error.strerror}", hint=hint)
     return SubstrateFailed(f"{doing}: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""Holes: what a file says that it holds and the disk does not. A file of 7 EiB may be nothing else."""
+"""Finds the holes of sparse files. A file of 7 EiB may consist of one hole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def stretches(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Where there is data, as (start, end), in order and without the holes between. Raises OSError."""
+    """The (start, end) offsets of the data, in order, without the holes. Raises OSError."""
     size = info.st_size
     if info.st_blocks * 512 >= size:
         if size:

@@ -1,4 +1,4 @@
-"""Trees of layers on the disk: copied, merged, measured. What is in them may be hostile, and may be changing."""
+"""Copies, merges and measures trees of layers on disk. Their content may be hostile, and may change meanwhile."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dutyfree.images.trees.descent import MAX_DEPTH, Descent, Visit, path_below,
 from dutyfree.images.trees.disk import disk_errors
 
 _OPEN_MOST: Final = 256
-"""Directories that a merge holds open, of all its trees together."""
+"""The number of directories that a merge keeps open, over all its trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSize:
-    """What a tree takes."""
+    """The size of a tree."""
 
     bytes: int
-    """As the disk counts them; what has several names counts once."""
+    """Disk space; a hard-linked file counts once."""
     entries: int
-    """Without the root."""
+    """The number of files and directories, without the root."""
 
 
 def measure(tree: Path) -> TreeSize:
-    """What a tree takes on the disk. Raises InvalidRequest past the limits, CapacityError, SubstrateFailed."""
+    """The size of a tree on disk. Raises InvalidRequest past the limits, CapacityError, SubstrateFailed."""
     total_bytes = entries = 0
     seen: set[tuple[int, int]] = set()
     with disk_errors(f"cannot measure {str(tree)!r}"), alone([tree]), Descent.at(tree) as descent:
@@ -60,13 +60,14 @@ def copy_tree(
     on_bytes: Callable[[int], None] | None = None,
     leave_out: Callable[[os.stat_result], bool] | None = None,
 ) -> None:
-    """Copy a layer's tree, with all that belongs to it, into `target`, an empty directory, made if it is not there.
+    """Copy a layer's tree with its metadata into `target`, an empty directory, which is made if it is missing.
 
-    Kept are owners, modes, times, hard links, holes, deletions, opaque marks, users' attributes and capabilities; left
-    out are sockets, device nodes below /dev, the notes of overlay mounts, and files that `leave_out` names by their
-    attributes. With `link` files are shared, not copied, where the file system allows. `on_bytes` hears of all data,
-    piece by piece, and of each entry; what it raises ends the work. Raises InvalidRequest for what no layer can hold,
-    CapacityError, SubstrateFailed also where the source changes meanwhile; the target is then of no use.
+    The copy keeps owners, modes, times, hard links, holes, whiteouts, opaque marks, user attributes and capabilities.
+    It skips sockets, device nodes below /dev, attributes of overlay mounts, and files that `leave_out` selects by
+    their attributes. With `link`, files become hard links if the file system allows. `on_bytes` gets the number of
+    bytes of each copy step, and is also called for each entry; it may raise to stop. Raises InvalidRequest for files
+    that a layer cannot have, CapacityError, and SubstrateFailed, also if the source changes meanwhile; the target is
+    then incomplete.
     """
     ownership = Ownership.here()
     with (
@@ -94,9 +95,9 @@ def merge_trees(
     link: bool = False,
     on_bytes: Callable[[int], None] | None = None,
 ) -> None:
-    """Make one layer, in `target` as for `copy_tree`, that has the effect of all `trees`, bottom first.
+    """Merge `trees`, bottom first, into one layer in `target` with the same effect; `target` is as for `copy_tree`.
 
-    With `bottom` nothing lies below it: it holds no deletions and no opaque marks. Raises as `copy_tree` does.
+    With `bottom` no layer lies below it, so it has no whiteouts and no opaque marks. Raises as `copy_tree` does.
     """
     if not trees:
         raise InvalidRequest("there are no layers to merge")
@@ -120,20 +121,20 @@ def _placed(
 
 @dataclass(slots=True)
 class _Level:
-    """A directory of the result, while it is filled."""
+    """A directory of the result that is being filled."""
 
     name: bytes
     info: os.stat_result
     members: list[int]
-    """The trees whose directories of this name are seen together, top first."""
+    """The trees whose directories are merged here, top first."""
     has_below: bool
-    """Whether something may lie below the result here, so that deletions have a meaning."""
+    """Whether a lower layer may have this directory, so that whiteouts are needed."""
     names: Iterator[tuple[bytes, list[int]]]
-    """What is left to do: each name with the members that have it."""
+    """The names that are still to be merged, each with the members that have it."""
 
 
 class _Merging:
-    """Walks all trees side by side, as an overlay mount looks names up."""
+    """Walks all trees at the same time, in the way an overlay mount looks up names."""
 
     def __init__(self, top_first: list[Descent], copying: Copying, ownership: Ownership) -> None:
         self._trees = top_first
@@ -142,7 +143,7 @@ class _Merging:
         self._left_entries = MAX_ENTRIES
         self._levels: list[_Level] = []
         self._here = b""
-        """The path of the last level."""
+        """The path of the current directory."""
 
     def run(self, *, has_below: bool) -> None:
         members, cut = [], False
@@ -188,9 +189,9 @@ class _Merging:
             self._copying.put(visit, self._trees[index], index)
 
     def _begin(self, name: bytes, members: list[int], *, cut: bool, has_below: bool) -> None:
-        """A directory; `cut` says that its members hide whatever lies below them."""
+        """Begin a directory; `cut` says that its members hide the directories below them."""
         if len(self._levels) > MAX_DEPTH:
-            raise InvalidRequest(f"more than {MAX_DEPTH} directories in one another, at {quoted(self._here)}")
+            raise InvalidRequest(f"more than {MAX_DEPTH} nested directories, at {quoted(self._here)}")
         top = self._trees[members[0]].fd
         self._copying.begin_directory(name, top, opaque=has_below and cut)
         holders: dict[bytes, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Files with several names, on the way through a tree: how much is remembered, and how far one goes for them."""
+"""Hard links: bounds the memory for the names of hard-linked files, and the walking to find their first names."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _MOVES_PER_ENTRY: Final = 64
 
 
 class FirstNames:
-    """Where files were met first, by whatever tells them apart; in bounded memory, however long their paths are."""
+    """The first path of each hard-linked file, by the file's identity, in bounded memory."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left_bytes = most_bytes
         self._paths: dict[tuple[int, ...], bytes] = {}
 
     def find(self, file: tuple[int, ...]) -> bytes | None:
-        """The path that was remembered."""
+        """The first path of the file; None if it is not remembered."""
         return self._paths.get(file)
 
     def remember(self, file: tuple[int, ...], path: bytes) -> bool:
-        """Whether there was room for it."""
+        """Remember the file's first path; returns False if the memory is full."""
         needed_bytes = len(path) + _OVERHEAD_BYTES
         if needed_bytes > self._left_bytes:
             return False
@@ -31,9 +31,9 @@ class FirstNames:
 
 
 def allowed_moves(entries: int) -> int:
-    """How many directories may be entered and left for so many entries.
+    """The number of directories that may be entered and left for this number of entries.
 
-    Honest trees and archives need a few for each. Names that lie alternately at the ends of deep branches need
-    thousands, and a small archive has millions of them.
+    Ordinary trees and archives need a few moves per entry. A hostile archive with names that alternate between deep
+    branches needs thousands per entry, and a small archive can have millions of such entries.
     """
     return _FREE_MOVES + _MOVES_PER_ENTRY * entries

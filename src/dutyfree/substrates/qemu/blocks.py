@@ -22,7 +22,7 @@ from dutyfree.errors import (
     SubstrateFailed,
     SubstrateUnavailable,
 )
-from dutyfree.images.commands import bound_to_us
+from dutyfree.images.commands import die_with_parent
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.images.trees.pack import pack
@@ -138,7 +138,7 @@ def _write(store: Store, tree: Path, draft: Path) -> None:
     with tempfile.TemporaryFile() as stderr:
         try:
             maker = subprocess.Popen(
-                [*bound_to_us(), "sqfstar", *_FORMAT, str(draft)],
+                [*die_with_parent(), "sqfstar", *_FORMAT, str(draft)],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
         except OSError as error:

@@ -18,7 +18,7 @@ from typing import Final
 from dutyfree import claims, native
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.store import locks
-from dutyfree.images.store.layout import wrap_disk_full
+from dutyfree.images.store.layout import wrap_full_disk
 from dutyfree.places import state_directory
 from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
@@ -80,7 +80,7 @@ class BuildDir:
 
     def _prepare(self) -> None:
         try:
-            with wrap_disk_full():
+            with wrap_full_disk():
                 for place in (self._images, self.own, self._templates):
                     place.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Where the time went: spans nest, add up, and tell the truth."""
+"""Timing: spans nest, add up to the wall time, and are accurate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def execute_timeout(context: Context) -> None:
     _expect_contiguous(seen)
 
 
-@check("accounting.lifecycle", "creation, readiness and destruction are told to the listener, once each and in order")
+@check("accounting.lifecycle", "the listener gets one span each for creation, readiness and destruction, in order")
 async def lifecycle(context: Context) -> None:
     recorder = SpanRecorder()
     start_ns = now_ns()
@@ -58,7 +58,7 @@ async def lifecycle(context: Context) -> None:
         expect.true(start_ns <= span.start_ns <= span.end_ns <= end_ns, f"a {span.phase} span leaves the interval")
 
 
-@check("accounting.spans-nest", "the spans of one sandbox nest or follow each other, and never straddle")
+@check("accounting.spans-nest", "the spans of one sandbox nest or follow each other, and never overlap partly")
 async def spans_nest(context: Context) -> None:
     recorder = SpanRecorder()
     box = await context.sandbox(on_span=recorder)
@@ -69,10 +69,10 @@ async def spans_nest(context: Context) -> None:
     for one in spans:
         for other in spans:
             straddle = one.start_ns < other.start_ns < one.end_ns < other.end_ns
-            expect.true(not straddle, f"a {one.phase} span and a {other.phase} span straddle")
+            expect.true(not straddle, f"a {one.phase} span and a {other.phase} span overlap partly")
 
 
-@check("accounting.ledger", "the ledger of a whole life adds up to its wall time, and execution is in it")
+@check("accounting.ledger", "the ledger of a sandbox's whole life adds up to its wall time and includes execution")
 async def ledger(context: Context) -> None:
     recorder = SpanRecorder()
     start_ns = now_ns()
@@ -88,14 +88,14 @@ async def ledger(context: Context) -> None:
     )
 
 
-@check("accounting.unheard", "nobody needs to listen")
-async def unheard(context: Context) -> None:
+@check("accounting.no-listener", "a sandbox works without a span listener")
+async def no_listener(context: Context) -> None:
     box = await context.sandbox(on_span=None)
     expect.exited(await run(box, ["true"]))
     await box.destroy()
 
 
-@check("accounting.concurrent", "spans of actions at the same time stay those of their own action")
+@check("accounting.concurrent", "the spans of concurrent actions stay separate")
 async def concurrent(context: Context) -> None:
     box = await context.sandbox()
     durations = [0.1 + number / 20 for number in range(10)]
@@ -106,7 +106,7 @@ async def concurrent(context: Context) -> None:
         _expect_contiguous(one)
 
 
-@check("accounting.stream", "a stream's observation is timed like any other")
+@check("accounting.stream", "a stream's observation has the same timing as an action's")
 async def stream(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action("sleep 0.2; echo x")) as running:
@@ -119,7 +119,7 @@ async def stream(context: Context) -> None:
 
 @check(
     "accounting.cpu",
-    "CPU time and peak memory are those of the command: busy ones show it, idle ones do not",
+    "CPU time and peak memory are those of the command: high for a busy one, low for an idle one",
     needs=(Capability.HOST_PROCESSES,),
 )
 async def cpu(context: Context) -> None:

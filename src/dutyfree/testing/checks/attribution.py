@@ -1,4 +1,4 @@
-"""Whose fault it was: a sandbox that is killed from outside is never an observation."""
+"""Fault attribution: a sandbox that is killed from outside gives an infrastructure failure, never an observation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def killed_terminal(context: Context) -> None:
     await _expect_gone(box)
 
 
-@check("attribution.idle", "a sandbox killed while idle is found dead by the next call, and never answers")
+@check("attribution.idle", "a sandbox killed while idle fails the next call and every later one")
 async def killed_idle(context: Context) -> None:
     box = await context.sandbox()
     _kill(context, box)
@@ -82,7 +82,7 @@ async def killed_idle(context: Context) -> None:
     await _expect_gone(box)
 
 
-@check("attribution.neighbour", "a sandbox that is killed takes no other with it")
+@check("attribution.neighbour", "killing one sandbox leaves the others running")
 async def killed_neighbour(context: Context) -> None:
     box, neighbour = await context.sandbox(), await context.sandbox()
     action = context.begin(run(neighbour, "sleep 1; echo fine"))

@@ -1,4 +1,4 @@
-"""Calls that are given up by their caller."""
+"""Calls that their caller cancels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def cancelled_run(context: Context) -> None:
     await _cancel(run(box, f"sleep 1.2; echo late > {path}; sleep 20"), after_s=0.3)
     expect.exited(await run(box, ["true"]))
     await asyncio.sleep(2)
-    expect.true(not (await run(box, ["cat", path])).ok, "the command went on after its caller had gone")
+    expect.true(not (await run(box, ["cat", path])).ok, "the command went on after its caller was cancelled")
 
 
 @check("cancellation.moments", "runs cancelled at any moment leave a sandbox that works")
@@ -46,7 +46,7 @@ async def cancelled_stream(context: Context) -> None:
 
     await _cancel(read(), after_s=0.3)
     await asyncio.sleep(1.8)
-    expect.true(not (await run(box, ["cat", path])).ok, "the command went on after its reader had gone")
+    expect.true(not (await run(box, ["cat", path])).ok, "the command went on after its reader was cancelled")
 
 
 @check("cancellation.session", "a cancelled line is stopped, and the session goes on", needs=(Capability.SESSIONS,))
@@ -61,7 +61,7 @@ async def cancelled_line(context: Context) -> None:
 
 @check(
     "cancellation.session-open",
-    "an opening cancelled at any moment leaves a working sandbox",
+    "opening a session and cancelling it at any moment leaves a working sandbox",
     needs=(Capability.SESSIONS,),
 )
 async def cancelled_opening(context: Context) -> None:
@@ -90,7 +90,7 @@ async def cancelled_files(context: Context) -> None:
     expect.equal(await box.files.read(f"{path}/next"), b"next", "the next file")
 
 
-@check("cancellation.destroy", "a destruction whose caller is cancelled can be asked for again")
+@check("cancellation.destroy", "destroy can be called again after a call of it was cancelled")
 async def cancelled_destroy(context: Context) -> None:
     box: Sandbox = await context.sandbox()
     await _cancel(box.destroy(), after_s=0)
@@ -99,7 +99,7 @@ async def cancelled_destroy(context: Context) -> None:
 
 
 async def _cancel(call: Coroutine[Any, Any, object], *, after_s: float) -> None:
-    """Start `call`, cancel it, and see it end within two seconds, cancelled or done."""
+    """Start `call`, cancel it, and check that it ends within 2 s, cancelled or done."""
     task = asyncio.ensure_future(call)
     await asyncio.sleep(after_s)
     task.cancel()

@@ -1,4 +1,4 @@
-"""What a substrate claims it can do, and what it says of the rest."""
+"""Capabilities: a substrate refuses what it does not claim."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from dutyfree.testing.context import Context, run
 NOWHERE = Image(("sha256:" + "0" * 64,))
 
 
-@check("capabilities.unclaimed", "what is not claimed is refused as Unsupported, and the sandbox lives on")
+@check(
+    "capabilities.unclaimed",
+    "a call that needs an unclaimed capability raises Unsupported, and the sandbox stays alive",
+)
 async def unclaimed(context: Context) -> None:
     box = await context.sandbox()
     missing = [(name, call) for capability, name, call in _calls(box) if capability not in context.capabilities]
     for name, call in missing:
         with expect.raises(Unsupported, what=f"{name}, which is not claimed,"):
             await call()
-    expect.true(box.alive, "the sandbox is not alive after what it refused")
+    expect.true(box.alive, "the sandbox is not alive after it refused a call")
     expect.exited(await run(box, ["true"]))
     if not missing:
-        raise expect.NotRun("everything is claimed")
+        raise expect.NotRun("the substrate claims every capability")
 
 
-@check("capabilities.unclaimed-images", "without images, a spec that asks for one is refused")
+@check("capabilities.unclaimed-images", "a substrate without images refuses a spec that names one")
 async def unclaimed_images(context: Context) -> None:
     if Capability.IMAGES in context.capabilities:
-        raise expect.NotRun("images are claimed")
+        raise expect.NotRun("the substrate claims images")
     with expect.raises(Unsupported, InvalidRequest, what="an image, which is not claimed,"):
         await context.sandbox(SandboxSpec(image=NOWHERE))
 

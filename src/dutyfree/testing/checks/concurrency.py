@@ -1,4 +1,4 @@
-"""Many things at once."""
+"""Many actions and sandboxes at the same time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, run
 
 
-@check("concurrency.fifty", "fifty actions at once, each with its own answer")
+@check("concurrency.fifty", "50 concurrent actions each get their own output")
 async def fifty(context: Context) -> None:
     await _many(context, 50)
 
 
-@check("concurrency.two-hundred", "two hundred actions at once, each with its own answer", limit_s=90, slow=True)
+@check("concurrency.two-hundred", "200 concurrent actions each get their own output", limit_s=90, slow=True)
 async def two_hundred(context: Context) -> None:
     await _many(context, 200)
 
 
-@check("concurrency.side-by-side", "actions run beside each other, not one after the other")
+@check("concurrency.side-by-side", "actions run in parallel, not one after the other")
 async def side_by_side(context: Context) -> None:
     box = await context.sandbox()
     start_s = time.monotonic()
@@ -31,7 +31,7 @@ async def side_by_side(context: Context) -> None:
     expect.between(time.monotonic() - start_s, 0.5, 5 * context.patience, "the time of twenty sleeps of 0.5 s, in s,")
 
 
-@check("concurrency.large-outputs", "ten large outputs at once do not mix")
+@check("concurrency.large-outputs", "10 concurrent large outputs do not mix")
 async def large_outputs(context: Context) -> None:
     box = await context.sandbox()
 
@@ -43,7 +43,7 @@ async def large_outputs(context: Context) -> None:
     await asyncio.gather(*(echo(number) for number in range(10)))
 
 
-@check("concurrency.sandboxes", "eight sandboxes made, used and destroyed at once", limit_s=60)
+@check("concurrency.sandboxes", "8 sandboxes can be created, used and destroyed concurrently", limit_s=60)
 async def sandboxes(context: Context) -> None:
     async def life(number: int) -> str:
         box = await context.sandbox()
@@ -56,7 +56,7 @@ async def sandboxes(context: Context) -> None:
     expect.equal(len(set(ids)), 8, "the number of different ids")
 
 
-@check("concurrency.mixed-fates", "actions that fail, time out, are refused or cancelled leave the others right")
+@check("concurrency.mixed-fates", "actions that fail, time out, are refused or cancelled do not disturb the others")
 async def mixed_fates(context: Context) -> None:
     box = await context.sandbox()
 
@@ -78,7 +78,7 @@ async def mixed_fates(context: Context) -> None:
     disturbances, numbers = context.begin(disturb()), range(context.times(20))
     seen = await asyncio.gather(*(_numbered(box, number) for number in numbers))
     await disturbances
-    expect.equal([one.text for one in seen], [f"{number}\n" for number in numbers], "the undisturbed outputs")
+    expect.equal([one.text for one in seen], [f"{number}\n" for number in numbers], "the outputs of the other actions")
 
 
 async def _many(context: Context, count: int) -> None:

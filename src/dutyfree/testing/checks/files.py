@@ -1,4 +1,4 @@
-"""Single files: content, kinds, modes, and the kernel's own refusals."""
+"""Single files: content, kinds, modes, and errors with the kernel's errno."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dutyfree.testing.context import Context, run
 NEEDS = (Capability.FILES,)
 
 
-@check("files.round-trip", "what is written is read back, byte for byte, by files and by commands", needs=NEEDS)
+@check("files.round-trip", "a written file reads back byte for byte, through files and through commands", needs=NEEDS)
 async def round_trip(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/data"
@@ -27,7 +27,7 @@ async def round_trip(context: Context) -> None:
         expect.true((await run(box, ["cat", path])).stdout == data, "a command reads something else")
 
 
-@check("files.seen-both-ways", "a command's file is read, and a command reads what was written", needs=NEEDS)
+@check("files.seen-both-ways", "files reads what a command wrote, and a command reads what files wrote", needs=NEEDS)
 async def seen_both_ways(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
@@ -35,7 +35,7 @@ async def seen_both_ways(context: Context) -> None:
     expect.equal(await box.files.read(f"{path}/a"), b"inside", "the command's file")
 
 
-@check("files.write-directories", "write makes the directories that are missing", needs=NEEDS)
+@check("files.write-directories", "write creates missing directories", needs=NEEDS)
 async def write_directories(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/a/b/c/file"
@@ -43,7 +43,7 @@ async def write_directories(context: Context) -> None:
     expect.equal(await box.files.read(path), b"deep", "the content")
 
 
-@check("files.write-mode", "write gives the file its mode, also when it replaces one", needs=NEEDS)
+@check("files.write-mode", "write sets the file's mode, also when it replaces a file", needs=NEEDS)
 async def write_mode(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/tool"
@@ -52,7 +52,11 @@ async def write_mode(context: Context) -> None:
         expect.equal(oct((await box.files.stat(path)).mode), oct(mode), "the mode")
 
 
-@check("files.write-atomic", "a reader sees the old content or the new, never a mixture, never nothing", needs=NEEDS)
+@check(
+    "files.write-atomic",
+    "a concurrent reader sees the old content or the new, never a mixture or an empty file",
+    needs=NEEDS,
+)
 async def write_atomic(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/flag"
@@ -74,7 +78,7 @@ async def write_atomic(context: Context) -> None:
     expect.equal(names, ["flag"], "what is left beside the file")
 
 
-@check("files.append", "append creates, and adds to the end", needs=NEEDS)
+@check("files.append", "append creates the file if it is missing, and adds to its end", needs=NEEDS)
 async def append(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/log"
@@ -83,20 +87,20 @@ async def append(context: Context) -> None:
     expect.equal(await box.files.read(path), b"one\ntwo\n", "the content")
 
 
-@check("files.timeout", "a file call past its timeout raises ETIMEDOUT, and the sandbox goes on", needs=NEEDS)
+@check("files.timeout", "a file call past its timeout raises ETIMEDOUT, and the sandbox stays usable", needs=NEEDS)
 async def timeout(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/data"
     data = bytes(range(256)) * 65536
     await box.files.write(path, data)
     try:
-        await box.files.read(path, timeout_s=0.001)  # where it takes no longer, it is in time
+        await box.files.read(path, timeout_s=0.001)  # a fast sandbox may finish in time
     except FileFailed as error:
         expect.equal(error.errno, errno.ETIMEDOUT, "the errno")
     expect.true(await box.files.read(path) == data, "the next call does not give the content")
-    with expect.raises(InvalidRequest, what="a timeout of no time"):
+    with expect.raises(InvalidRequest, what="a timeout of zero"):
         await box.files.read(path, timeout_s=0)
-    with expect.raises(InvalidRequest, what="a timeout of no time"):
+    with expect.raises(InvalidRequest, what="a timeout of zero"):
         await box.files.upload(__file__, path, timeout_s=-1)
 
 
@@ -129,7 +133,7 @@ async def list_many(context: Context) -> None:
     expect.true([entry.name for entry in await box.files.list(path)] == names, "entries are missing or out of order")
 
 
-@check("files.stat", "stat tells kind, mode, size and time, and does not follow a final symlink", needs=NEEDS)
+@check("files.stat", "stat gives kind, mode, size and time, and does not follow a final symlink", needs=NEEDS)
 async def stat(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
@@ -143,7 +147,7 @@ async def stat(context: Context) -> None:
     expect.equal((await box.files.stat(path)).kind, FileKind.DIRECTORY, "the directory's kind")
 
 
-@check("files.mkdir", "mkdir makes parents when asked, and then minds nothing that is there already", needs=NEEDS)
+@check("files.mkdir", "mkdir with parents creates them, and accepts directories that exist", needs=NEEDS)
 async def mkdir(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
@@ -151,7 +155,7 @@ async def mkdir(context: Context) -> None:
     await box.files.mkdir(f"{path}/a/b/c")
     expect.equal(oct((await box.files.stat(f"{path}/a/b/c")).mode), "0o750", "the mode")
     await _refused(partial(box.files.mkdir, f"{path}/a", parents=False), "mkdir over a directory", errno.EEXIST)
-    await _refused(partial(box.files.mkdir, f"{path}/x/y", parents=False), "mkdir in nowhere", errno.ENOENT)
+    await _refused(partial(box.files.mkdir, f"{path}/x/y", parents=False), "mkdir in a missing directory", errno.ENOENT)
 
 
 @check("files.move", "move renames, and replaces the target", needs=NEEDS)
@@ -163,12 +167,12 @@ async def move(context: Context) -> None:
     await box.files.move(f"{path}/a", f"{path}/b")
     expect.equal(await box.files.read(f"{path}/b"), b"a", "the content of the target")
     expect.equal([entry.name for entry in await box.files.list(path)], ["b"], "the entries")
-    await _refused(partial(box.files.move, f"{path}/a", f"{path}/c"), "moving nothing", errno.ENOENT)
+    await _refused(partial(box.files.move, f"{path}/a", f"{path}/c"), "moving a missing file", errno.ENOENT)
 
 
 @check(
     "files.remove",
-    "remove takes files, empty directories and, when asked, trees; a symlink is not followed",
+    "remove removes files, empty directories and, if recursive, trees; it does not follow symlinks",
     needs=NEEDS,
 )
 async def remove(context: Context) -> None:
@@ -179,7 +183,7 @@ async def remove(context: Context) -> None:
     await _refused(
         partial(box.files.remove, f"{path}/tree"), "removing a full directory", errno.ENOTEMPTY, errno.EEXIST
     )
-    await _refused(partial(box.files.remove, f"{path}/nowhere"), "removing nothing", errno.ENOENT)
+    await _refused(partial(box.files.remove, f"{path}/nowhere"), "removing a missing file", errno.ENOENT)
     await box.files.remove(f"{path}/empty")
     await box.files.remove(f"{path}/link", recursive=True)
     await box.files.remove(f"{path}/tree", recursive=True)
@@ -187,28 +191,28 @@ async def remove(context: Context) -> None:
     expect.equal(await box.files.read(f"{path}/kept/file"), b"x\n", "the file behind the symlinks")
 
 
-@check("files.errno", "a refusal carries the kernel's errno, and the sandbox lives on", needs=NEEDS)
+@check("files.errno", "a file error carries the kernel's errno, and the sandbox stays usable", needs=NEEDS)
 async def refusals(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
     expect.exited(await run(box, f"echo x > {path}/file; ln -s loop {path}/loop; ln -s nowhere {path}/dangling"))
     files = box.files
     for what, call, numbers in (
-        ("reading nothing", partial(files.read, f"{path}/nowhere"), (errno.ENOENT,)),
+        ("reading a missing file", partial(files.read, f"{path}/nowhere"), (errno.ENOENT,)),
         ("reading a directory", partial(files.read, path), (errno.EISDIR,)),
         ("reading through a file", partial(files.read, f"{path}/file/x"), (errno.ENOTDIR,)),
-        ("reading a loop", partial(files.read, f"{path}/loop"), (errno.ELOOP,)),
+        ("reading a symlink to itself", partial(files.read, f"{path}/loop"), (errno.ELOOP,)),
         ("reading a dangling link", partial(files.read, f"{path}/dangling"), (errno.ENOENT,)),
         ("writing over a directory", partial(files.write, path, b"x"), (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)),
         ("writing through a file", partial(files.write, f"{path}/file/x", b"x"), (errno.ENOTDIR, errno.EEXIST)),
         ("appending to a directory", partial(files.append, path, b"x"), (errno.EISDIR,)),
         ("listing a file", partial(files.list, f"{path}/file"), (errno.ENOTDIR,)),
-        ("listing nothing", partial(files.list, f"{path}/nowhere"), (errno.ENOENT,)),
-        ("stat of nothing", partial(files.stat, f"{path}/nowhere"), (errno.ENOENT,)),
+        ("listing a missing directory", partial(files.list, f"{path}/nowhere"), (errno.ENOENT,)),
+        ("stat of a missing file", partial(files.stat, f"{path}/nowhere"), (errno.ENOENT,)),
         ("reading past the limit", partial(files.read, f"{path}/file", limit_bytes=1), (errno.EFBIG,)),
     ):
         await _refused(call, what, *numbers)
-    expect.equal(await files.read(f"{path}/file", limit_bytes=2), b"x\n", "a file of just the limit")
+    expect.equal(await files.read(f"{path}/file", limit_bytes=2), b"x\n", "a file of exactly the limit")
 
 
 @check("files.absolute", "a path that is not absolute, or has a NUL byte, is an invalid request", needs=NEEDS)
@@ -241,7 +245,7 @@ async def symlinks_inside(context: Context) -> None:
     expect.equal(outside.read_bytes(), b"the host's", "the host's file")
 
 
-@check("files.awkward-names", "names with spaces, quotes, newlines and leading dashes are just names", needs=NEEDS)
+@check("files.awkward-names", "names may have spaces, quotes, newlines and leading dashes", needs=NEEDS)
 async def awkward_names(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
@@ -254,7 +258,7 @@ async def awkward_names(context: Context) -> None:
         await box.files.remove(f"{path}/{name}")
 
 
-@check("files.concurrent", "fifty operations at once, each with its own answer", needs=NEEDS)
+@check("files.concurrent", "50 concurrent operations each get their own result", needs=NEEDS)
 async def concurrent(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)

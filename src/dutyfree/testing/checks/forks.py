@@ -1,4 +1,4 @@
-"""Fork: more sandboxes with the files of one moment, independent from then on."""
+"""Fork: new sandboxes start with the files that the parent has at that moment, and are independent afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDS = (Capability.FORK,)
 MOMENT = "mkdir -p /tmp/d; echo moment > /tmp/d/file; echo moment > /tmp/d/doomed; rm -f /etc/issue"
 
 
-@check("fork.moment", "each fork has the files of the moment, an id of its own, and the parent's spec", needs=NEEDS)
+@check("fork.moment", "each fork has the parent's files at that moment, its own id, and the parent's spec", needs=NEEDS)
 async def moment(context: Context) -> None:
     for upper in context.uppers:
         spec = SandboxSpec(Resources(disk_bytes=64 * MIB), upper=upper, env={"FROM_SPEC": "spec"}, hostname="made")
@@ -29,7 +29,7 @@ async def moment(context: Context) -> None:
             await inventory(parent),
             "pwd; env | sort; uname -n; id; ulimit -a; df -P / | awk 'NR == 2 {print $2}'",
         )
-        told = (await run(parent, line)).stdout
+        seen_by_parent = (await run(parent, line)).stdout
         forks = await context.forks(parent, 3)
         expect.equal(len({parent.id, *(each.id for each in forks)}), 4, "the number of different ids")
         for each in forks:
@@ -37,10 +37,10 @@ async def moment(context: Context) -> None:
             expect.equal(
                 differences(await inventory(each), wanted), [], f"what differs from the parent ({upper.value})"
             )
-            expect.equal((await run(each, line)).stdout, told, "what actions in a fork see")
+            expect.equal((await run(each, line)).stdout, seen_by_parent, "what actions in a fork see")
 
 
-@check("fork.independent", "what one writes, neither the parent nor another fork sees", needs=NEEDS)
+@check("fork.independent", "neither the parent nor another fork sees what a fork writes", needs=NEEDS)
 async def independent(context: Context) -> None:
     parent = await context.sandbox()
     expect.exited(await run(parent, MOMENT))
@@ -51,7 +51,7 @@ async def independent(context: Context) -> None:
     await asyncio.gather(*(run(each, line.format(number)) for number, each in enumerate(family)))
     seen = await asyncio.gather(*(run(each, "ls /tmp; cat /tmp/d/file; ls /tmp/d") for each in family))
     wanted = [f"{n}\nd\n{n}\n{'' if n == 2 else 'doomed' + chr(10)}file\n" for n in range(len(family))]
-    expect.equal([one.text for one in seen], wanted, "what each of them sees")
+    expect.equal([one.text for one in seen], wanted, "the files that each fork sees")
 
 
 @check("fork.lives-apart", "forks outlive their parent, and each other", needs=NEEDS)
@@ -65,7 +65,7 @@ async def lives_apart(context: Context) -> None:
     await parent.destroy()
     expect.equal((await run(second, "cat /tmp/d/file")).stdout, b"moment\n", "what a fork sees")
     expect.equal((await action).stdout, b"moment\n", "what an action in a fork saw")
-    expect.equal((first.alive, second.alive, third.alive), (False, True, True), "who is alive")
+    expect.equal((first.alive, second.alive, third.alive), (False, True, True), "whether each fork is alive")
 
 
 @check("fork.again", "a fork can be forked, at a later moment than its parent", needs=NEEDS)
@@ -94,7 +94,7 @@ async def reset(context: Context) -> None:
         expect.equal(differences(await inventory(fork), wanted), [], "what differs from the moment of the fork")
 
 
-@check("fork.busy", "a sandbox in which something runs is forked without it, and goes on", needs=NEEDS)
+@check("fork.busy", "a fork of a sandbox with running processes has none of them, and the parent's go on", needs=NEEDS)
 async def busy(context: Context) -> None:
     parent = await context.sandbox()
     expect.exited(await run(parent, f"{MOMENT}; (sleep 600 &)"))
@@ -110,7 +110,7 @@ async def busy(context: Context) -> None:
     )
 
 
-@check("fork.counts", "a number of forks that makes no sense is refused, and the sandbox lives on", needs=NEEDS)
+@check("fork.counts", "an invalid number of forks is refused, and the sandbox stays usable", needs=NEEDS)
 async def counts(context: Context) -> None:
     box = await context.sandbox()
     for count in (0, -1):
@@ -120,19 +120,19 @@ async def counts(context: Context) -> None:
     expect.equal(len(await context.forks(box, 20)), 20, "the number of forks")
 
 
-@check("fork.span", "a fork is told to the parent's listener as one span of its own phase", needs=NEEDS)
+@check("fork.span", "the parent's listener gets one span of the phase FORK for each call of fork", needs=NEEDS)
 async def span(context: Context) -> None:
     recorder = SpanRecorder()
     box = await context.sandbox(on_span=recorder)
     start_ns = now_ns()
     await context.forks(box, 2)
     end_ns = now_ns()
-    told = [span for span in recorder.spans if span.phase is Phase.FORK]
-    expect.equal([span.sandbox for span in told], [box.id], "the sandboxes of the spans")
-    expect.true(start_ns <= told[0].start_ns <= told[0].end_ns <= end_ns, "the span leaves the call's own interval")
+    spans = [span for span in recorder.spans if span.phase is Phase.FORK]
+    expect.equal([span.sandbox for span in spans], [box.id], "the sandboxes of the spans")
+    expect.true(start_ns <= spans[0].start_ns <= spans[0].end_ns <= end_ns, "the span leaves the call's own interval")
 
 
-@check("fork.gone", "a sandbox that is gone, destroyed or dead, cannot be forked", needs=NEEDS)
+@check("fork.gone", "a destroyed or dead sandbox cannot be forked", needs=NEEDS)
 async def gone(context: Context) -> None:
     box = await context.sandbox()
     await box.destroy()
@@ -145,7 +145,7 @@ async def gone(context: Context) -> None:
             await context.forks(dead, 2)
 
 
-@check("fork.close", "closing the substrate destroys forks as well, also those under way", needs=NEEDS)
+@check("fork.close", "closing the substrate also destroys forks, even unfinished ones", needs=NEEDS)
 async def close(context: Context) -> None:
     substrate = await context.another_substrate()
     if substrate is None:
@@ -166,7 +166,7 @@ async def close(context: Context) -> None:
 
 @check(
     "fork.leaks",
-    "forks that were destroyed, and ones cancelled at any moment, leave nothing",
+    "destroyed forks, and forks cancelled at any moment, leave nothing behind",
     needs=(*NEEDS, Capability.HOST_PROCESSES),
     limit_s=90,
 )

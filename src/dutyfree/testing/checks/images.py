@@ -1,4 +1,4 @@
-"""What a sandbox starts from."""
+"""Images: the files, environment and cwd that a sandbox starts from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOWHERE = "sha256:" + "0" * 64
 
 @check(
     "images.defaults",
-    "an image's environment and cwd hold where neither the spec nor the action says otherwise",
+    "an image's environment and cwd apply unless the spec or the action overrides them",
     needs=NEEDS,
 )
 async def defaults(context: Context) -> None:
@@ -24,10 +24,10 @@ async def defaults(context: Context) -> None:
     line = 'pwd; echo "$FROM_IMAGE $BOTH $ALL"'
     expect.equal((await run(box, line)).text, "/tmp\nimage spec spec\n", "what an action sees")
     seen = await run(box, line, cwd="/", env={"ALL": "action"})
-    expect.equal(seen.text, "/\nimage spec action\n", "what an action sees that says otherwise")
+    expect.equal(seen.text, "/\nimage spec action\n", "what an action with its own cwd and environment sees")
 
 
-@check("images.unknown", "an image whose layers nobody has is refused, and names the layer", needs=NEEDS)
+@check("images.unknown", "an image with a missing layer is refused, and the error names the layer", needs=NEEDS)
 async def unknown(context: Context) -> None:
     for image in (Image((NOWHERE,)), Image((NOWHERE,), over_host=False), Image(("live:nowhere-1",))):
         with expect.raises(InvalidRequest, what="an image with a layer that is not there") as caught:
@@ -35,7 +35,7 @@ async def unknown(context: Context) -> None:
         expect.true(image.layers[0] in str(caught[0]), f"the error does not name the layer: {caught[0]}")
 
 
-@check("images.leaks", "images that are refused leave nothing", needs=(*NEEDS, Capability.HOST_PROCESSES))
+@check("images.leaks", "refused images leave nothing behind", needs=(*NEEDS, Capability.HOST_PROCESSES))
 async def nothing_leaks(context: Context) -> None:
     async with nothing_left(context):
         for _ in range(5):

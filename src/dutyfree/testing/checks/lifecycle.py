@@ -1,4 +1,4 @@
-"""Being made, and being gone."""
+"""Creation and destruction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dutyfree.testing.context import Context, run
 CANCEL_MOMENTS = 8
 
 
-@check("lifecycle.ready", "a new sandbox is alive, has an id of its own, and runs an action at once")
+@check("lifecycle.ready", "a new sandbox is alive, has a unique id, and runs an action at once")
 async def ready(context: Context) -> None:
     first, second = await context.sandbox(), await context.sandbox()
     expect.true(first.id and first.id != second.id, f"the ids are {first.id!r} and {second.id!r}")
@@ -33,7 +33,7 @@ async def context_manager(context: Context) -> None:
     expect.true(not box.alive, "the sandbox is alive after its block")
 
 
-@check("lifecycle.destroy-twice", "destroying twice, or five times at once, is like destroying once")
+@check("lifecycle.destroy-twice", "destroy may be called twice, or five times concurrently")
 async def destroy_twice(context: Context) -> None:
     box = await context.sandbox()
     await box.destroy()
@@ -44,7 +44,7 @@ async def destroy_twice(context: Context) -> None:
     expect.true(not other.alive, "the sandbox is alive after five destructions")
 
 
-@check("lifecycle.gone-after-destroy", "after destroy, every call answers SandboxGone")
+@check("lifecycle.gone-after-destroy", "after destroy, every call raises SandboxGone")
 async def gone_after_destroy(context: Context) -> None:
     box = await context.sandbox()
     await box.destroy()
@@ -58,7 +58,9 @@ async def gone_after_destroy(context: Context) -> None:
         await box.terminal(["true"])
 
 
-@check("lifecycle.files-gone-after-destroy", "after destroy, files answer SandboxGone", needs=(Capability.FILES,))
+@check(
+    "lifecycle.files-gone-after-destroy", "after destroy, every file call raises SandboxGone", needs=(Capability.FILES,)
+)
 async def files_gone_after_destroy(context: Context) -> None:
     box = await context.sandbox()
     folder = context.folder()
@@ -82,7 +84,7 @@ async def files_gone_after_destroy(context: Context) -> None:
             await call()
 
 
-@check("lifecycle.destroy-under-way", "destroying ends a call that is under way, as a failure, at once")
+@check("lifecycle.destroy-under-way", "destroy ends a running call at once, with an error")
 async def destroy_under_way(context: Context) -> None:
     box = await context.sandbox()
     action = context.begin(run(box, ["sleep", "15"]))
@@ -95,13 +97,13 @@ async def destroy_under_way(context: Context) -> None:
     expect.between(took_s, 0, 5 * context.patience, "the time from destroy to the end of the action, in s,")
 
 
-@check("lifecycle.create-cancelled", "a creation cancelled at any moment harms nobody", limit_s=60)
+@check("lifecycle.create-cancelled", "cancelling a creation at any moment leaves the substrate usable", limit_s=60)
 async def create_cancelled(context: Context) -> None:
     await cancel_creations(context)
     expect.exited(await run(await context.sandbox(), ["true"]))
 
 
-@check("lifecycle.close", "closing the substrate destroys what is still alive; closing twice is fine")
+@check("lifecycle.close", "closing the substrate destroys its live sandboxes; closing twice is allowed")
 async def close(context: Context) -> None:
     substrate = await context.another_substrate()
     if substrate is None:
@@ -128,7 +130,7 @@ async def independent(context: Context) -> None:
 
 @check(
     "lifecycle.private-files",
-    "what one sandbox writes, no other sandbox sees",
+    "no sandbox sees the files that another one writes",
     needs=(Capability.PRIVATE_FILES,),
 )
 async def private_files(context: Context) -> None:
@@ -140,7 +142,7 @@ async def private_files(context: Context) -> None:
     expect.equal((await run(one, ["cat", path])).stdout, b"secret\n", "the file in its own sandbox")
 
 
-@check("lifecycle.spec-env", "the spec's environment is seen by every action, under the action's own")
+@check("lifecycle.spec-env", "every action has the spec's environment; the action's own variables override it")
 async def spec_env(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(env={"FROM_SPEC": "spec", "BOTH": "spec"}))
     seen = await run(box, 'echo "$FROM_SPEC $BOTH"', env={"BOTH": "action"})
@@ -148,7 +150,7 @@ async def spec_env(context: Context) -> None:
 
 
 async def cancel_creations(context: Context) -> None:
-    """Cancel creations at moments spread over how long one takes, and a little beyond."""
+    """Cancel creations at moments spread over the duration of one creation, and a little longer."""
     start_s = time.monotonic()
     await (await context.sandbox()).destroy()
     creation_s = time.monotonic() - start_s

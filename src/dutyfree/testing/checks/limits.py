@@ -1,4 +1,4 @@
-"""Bounds on memory, processes, disk and CPU: kept, told apart in the observation, and survived."""
+"""Limits on memory, processes, disk and CPU: enforced, named in the observation, and the sandbox survives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from dutyfree.testing.context import Context, run
 from dutyfree.testing.memory import MIB
 
 
-@check("limits.memory", "going past the memory limit is an observation that says so", needs=(Capability.LIMIT_MEMORY,))
+@check(
+    "limits.memory",
+    "the observation of a command that exceeds the memory limit has oom_killed set",
+    needs=(Capability.LIMIT_MEMORY,),
+)
 async def memory(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(Resources(memory_bytes=64 * MIB)))
     seen = await run(box, "dd if=/dev/zero of=/dev/null bs=256M count=1")
@@ -22,7 +26,7 @@ async def memory(context: Context) -> None:
     expect.equal((after.stdout, after.oom_killed), (b"alive\n", False), "the next action")
 
 
-@check("limits.memory-within", "what fits into the memory limit is left alone", needs=(Capability.LIMIT_MEMORY,))
+@check("limits.memory-within", "a command within the memory limit is not disturbed", needs=(Capability.LIMIT_MEMORY,))
 async def memory_within(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(Resources(memory_bytes=128 * MIB)))
     seen = await run(box, "dd if=/dev/zero of=/dev/null bs=32M count=2")
@@ -32,7 +36,7 @@ async def memory_within(context: Context) -> None:
 
 @check(
     "limits.memory-session",
-    "a session outlives a command that went past the memory limit",
+    "a session survives a command that exceeds the memory limit",
     needs=(Capability.LIMIT_MEMORY, Capability.SESSIONS),
 )
 async def memory_session(context: Context) -> None:
@@ -45,7 +49,11 @@ async def memory_session(context: Context) -> None:
         expect.equal((await shell.run("echo $A")).text, "kept\n", "the variable afterwards")
 
 
-@check("limits.pids", "going past the process limit is an observation that says so", needs=(Capability.LIMIT_PIDS,))
+@check(
+    "limits.pids",
+    "the observation of a command that exceeds the process limit has pids_limited set",
+    needs=(Capability.LIMIT_PIDS,),
+)
 async def pids(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(Resources(pids=32)))
     seen = await run(box, "i=0; while [ $i -lt 64 ]; do sleep 2 & i=$((i+1)); done; wait")
@@ -74,7 +82,7 @@ async def fork_bomb(context: Context) -> None:
 
 @check(
     "limits.disk",
-    "filling the disk is an observation that says so, and space that is freed is free",
+    "the observation of a command that fills the disk has disk_full set, and freed space can be used again",
     needs=(Capability.LIMIT_DISK,),
 )
 async def disk(context: Context) -> None:
@@ -82,13 +90,13 @@ async def disk(context: Context) -> None:
         box = await _small_disk(context, upper)
         path = await context.scratch(box)
         seen = await run(box, f"head -c {32 * MIB} /dev/zero > {path}/big")
-        expect.true(not seen.ok, f"32 MiB fit into an upper ({upper.value}) of 8")
+        expect.true(not seen.ok, f"32 MiB fit into an upper ({upper.value}) of 8 MiB")
         expect.true(seen.disk_full, f"disk_full is not set ({upper.value}): {seen.stderr!r}")
         after = await run(box, f"rm {path}/big && echo small > {path}/small && cat {path}/small")
         expect.equal((after.stdout, after.disk_full), (b"small\n", False), "the next action")
 
 
-@check("limits.inodes", "using up the inodes is disk_full too", needs=(Capability.LIMIT_DISK,), limit_s=90)
+@check("limits.inodes", "running out of inodes also sets disk_full", needs=(Capability.LIMIT_DISK,), limit_s=90)
 async def inodes(context: Context) -> None:
     box = await _small_disk(context, Upper.TMPFS)
     path = await context.scratch(box)
@@ -99,7 +107,7 @@ async def inodes(context: Context) -> None:
     expect.true(seen.disk_full, f"disk_full is not set: {seen.exit_code}, {seen.stderr[-200:]!r}")
 
 
-@check("limits.disk-within", "what fits onto the disk is left alone", needs=(Capability.LIMIT_DISK,))
+@check("limits.disk-within", "a command within the disk limit is not disturbed", needs=(Capability.LIMIT_DISK,))
 async def disk_within(context: Context) -> None:
     box = await _small_disk(context, Upper.TMPFS)
     path = await context.scratch(box)
@@ -108,9 +116,9 @@ async def disk_within(context: Context) -> None:
     expect.true(not seen.disk_full, "disk_full is set")
 
 
-@check("limits.cpu", "a quarter of a CPU gets less done than all of them", needs=(Capability.LIMIT_CPU,))
+@check("limits.cpu", "a loop does less work on a quarter of a CPU than without a limit", needs=(Capability.LIMIT_CPU,))
 async def cpu(context: Context) -> None:
-    # By what gets done, since not every kernel counts a process's time as finely as it gives it.
+    # Compares work done, because some kernels account CPU time more coarsely than they schedule it.
     line = "i=0; while :; do i=$((i+1)); [ $((i % 100)) = 0 ] && echo $i; done"
     done = []
     for cpus in (None, 0.25):
@@ -118,18 +126,16 @@ async def cpu(context: Context) -> None:
         seen = await run(box, line, timeout_s=2)
         done.append(len(seen.stdout.split()))
         await box.destroy()
-    expect.true(done[0] > 0, "a loop gets nothing done")
-    expect.between(done[1] / done[0], 0, 0.75, "what a loop gets done with a quarter, against all,")
+    expect.true(done[0] > 0, "the loop does no work")
+    expect.between(done[1] / done[0], 0, 0.75, "the work of a loop on a quarter of a CPU, relative to no limit,")
 
 
-@check(
-    "limits.unenforced", "each bound and wall that was asked for and that the substrate lacks is named, with a reason"
-)
+@check("limits.unenforced", "the sandbox names each requested limit that it does not enforce, with the reason")
 async def unenforced(context: Context) -> None:
     resources = Resources(memory_bytes=256 * MIB, cpus=1.0, pids=100, disk_bytes=256 * MIB)
     box = await context.sandbox(SandboxSpec(resources, network=Network.NONE))
     named = " ".join(item.what for item in box.unenforced)
-    expect.true(all(item.what and item.reason for item in box.unenforced), "a bound is named without a reason")
+    expect.true(all(item.what and item.reason for item in box.unenforced), "a limit is named without a reason")
     for capability, word in (
         (Capability.LIMIT_MEMORY, "memory"),
         (Capability.LIMIT_CPU, "cpu"),
@@ -138,17 +144,21 @@ async def unenforced(context: Context) -> None:
         (Capability.DENY_NETWORK, "network"),
     ):
         if capability in context.capabilities:
-            expect.true(word not in named, f"{capability.value} is claimed, and yet named as not enforced")
+            expect.true(word not in named, f"{capability.value} is claimed, but named as not enforced")
         else:
-            expect.true(word in named, f"{capability.value} is missing, and not named as not enforced: {named!r}")
+            expect.true(word in named, f"{capability.value} is not claimed, but not named as not enforced: {named!r}")
 
 
-@check("limits.unasked", "a bound that was not asked for is not complained about", needs=(Capability.HOST_NETWORK,))
-async def unasked(context: Context) -> None:
+@check(
+    "limits.not-requested",
+    "a limit that was not requested is not named as unenforced",
+    needs=(Capability.HOST_NETWORK,),
+)
+async def not_requested(context: Context) -> None:
     resources = Resources(memory_bytes=None, cpus=None, pids=None, disk_bytes=None)
     box = await context.sandbox(SandboxSpec(resources, network=Network.HOST))
     bounds = [item for item in box.unenforced if item.what.startswith("limit-")]
-    expect.equal(bounds, [], "bounds that are not enforced")
+    expect.equal(bounds, [], "the limits named as not enforced")
     expect.exited(await run(box, ["true"]))
 
 

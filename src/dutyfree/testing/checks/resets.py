@@ -1,4 +1,4 @@
-"""Reset: nothing of what happened is left, and the sandbox is as good as new."""
+"""Reset: files, processes and names of earlier use are gone, and the sandbox is like a new one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dutyfree.trace import SpanRecorder, now_ns
 NEEDS = (Capability.RESET,)
 RESETS = 50
 SPARE_DESCRIPTORS = 4
-"""By how many their number may differ because of what was just coming or going."""
+"""How much the number of open descriptors may vary because some are just being opened or closed."""
 
 
-@check("reset.files", "after a reset all files are as in a new sandbox of the same spec", needs=NEEDS, limit_s=60)
+@check("reset.files", "after a reset all files are as in a new sandbox with the same spec", needs=NEEDS, limit_s=60)
 async def files(context: Context) -> None:
     for upper in context.uppers:
         spec = SandboxSpec(upper=upper)
@@ -40,24 +40,24 @@ async def files(context: Context) -> None:
         expect.equal(left, [], f"what differs from a new sandbox ({upper.value})")
 
 
-@check("reset.usable", "after a reset it is the same sandbox, alive, and everything works in it", needs=NEEDS)
+@check("reset.usable", "after a reset the sandbox has the same id, is alive, and everything works in it", needs=NEEDS)
 async def usable(context: Context) -> None:
     box = await context.sandbox()
     name = box.id
     await box.reset()
-    expect.equal((box.id, box.alive), (name, True), "id and life")
-    expect.equal((await run(box, ["cat"], stdin=b"in")).stdout, b"in", "what an action says")
+    expect.equal((box.id, box.alive), (name, True), "the id and whether it is alive")
+    expect.equal((await run(box, ["cat"], stdin=b"in")).stdout, b"in", "the output of an action")
     async with box.stream(Action("echo streamed")) as stream:
-        expect.equal([chunk.data async for chunk in stream], [b"streamed\n"], "what a stream says")
+        expect.equal([chunk.data async for chunk in stream], [b"streamed\n"], "the output of a stream")
     if Capability.FILES in context.capabilities:
         await box.files.write("/tmp/after", b"after")
         expect.equal(await box.files.read("/tmp/after"), b"after", "the file")
     if Capability.SESSIONS in context.capabilities:
         async with await box.session() as shell:
-            expect.equal((await shell.run("A=x; echo $A")).text, "x\n", "what a session says")
+            expect.equal((await shell.run("A=x; echo $A")).text, "x\n", "the output of a session")
 
 
-@check("reset.processes", "after a reset no process of before runs, however it was started", needs=NEEDS)
+@check("reset.processes", "after a reset no earlier process runs, however it was started", needs=NEEDS)
 async def processes(context: Context) -> None:
     box, mark = await context.sandbox(), f"6{time.monotonic_ns() % 10**9}"
     at_first = await _commands(box)
@@ -70,10 +70,10 @@ async def processes(context: Context) -> None:
         async def is_gone() -> bool:
             return not _on_host(mark)
 
-        await expect.soon(is_gone, "processes of before still run on the host", within_s=2)
+        await expect.soon(is_gone, "earlier processes still run on the host", within_s=2)
 
 
-@check("reset.under-way", "actions and streams under way learn of the reset as SandboxReset", needs=NEEDS)
+@check("reset.under-way", "a reset makes running actions and streams raise SandboxReset", needs=NEEDS)
 async def under_way(context: Context) -> None:
     box = await context.sandbox()
     action = context.begin(run(box, ["sleep", "15"]))
@@ -97,7 +97,7 @@ async def under_way(context: Context) -> None:
 
 @check(
     "reset.files-under-way",
-    "a transfer under way learns of the reset as SandboxReset, or had ended",
+    "a reset makes a running transfer raise SandboxReset, unless it has ended",
     needs=(*NEEDS, Capability.FILES),
 )
 async def files_under_way(context: Context) -> None:
@@ -113,7 +113,7 @@ async def files_under_way(context: Context) -> None:
 
 @check(
     "reset.meanwhile",
-    "actions begun at any moment of a reset run in a clean sandbox or raise SandboxReset",
+    "an action that starts during a reset runs in a clean sandbox or raises SandboxReset",
     needs=NEEDS,
 )
 async def meanwhile(context: Context) -> None:
@@ -128,7 +128,7 @@ async def meanwhile(context: Context) -> None:
         expect.true(not (await run(box, ["test", "-e", "/tmp/dirt"])).ok, "the file is there after the reset")
 
 
-@check("reset.sessions", "sessions of before have ended", needs=(*NEEDS, Capability.SESSIONS))
+@check("reset.sessions", "a reset ends earlier sessions", needs=(*NEEDS, Capability.SESSIONS))
 async def sessions(context: Context) -> None:
     box = await context.sandbox()
     shell, busy = await box.session(), await box.session()
@@ -139,15 +139,17 @@ async def sessions(context: Context) -> None:
     with expect.raises(SandboxReset, what="a line under way"):
         await asyncio.wait_for(line, 5)
     for each in (shell, busy):
-        expect.true(not each.alive, "a session of before is alive")
-        with expect.raises(SessionEnded, what="a line in a session of before"):
+        expect.true(not each.alive, "an earlier session is alive")
+        with expect.raises(SessionEnded, what="a line in an earlier session"):
             await each.run("true")
         await each.close()
     async with await box.session() as fresh:
-        expect.equal((await fresh.run("echo ${A-unset}; jobs")).text, "unset\n", "what a new session knows")
+        expect.equal(
+            (await fresh.run("echo ${A-unset}; jobs")).text, "unset\n", "the variables and jobs of a new session"
+        )
 
 
-@check("reset.terminals", "terminals of before are hung up", needs=(*NEEDS, Capability.TERMINALS))
+@check("reset.terminals", "a reset hangs up earlier terminals", needs=(*NEEDS, Capability.TERMINALS))
 async def terminals(context: Context) -> None:
     box = await context.sandbox()
     terminal = await box.terminal("trap '' HUP; echo ready; sleep 600")
@@ -155,37 +157,40 @@ async def terminals(context: Context) -> None:
     while not said.endswith(b"\n"):
         said += await terminal.read()
     await box.reset()
-    with expect.raises(SandboxReset, what="waiting for a command of before"):
+    with expect.raises(SandboxReset, what="waiting for an earlier command"):
         await asyncio.wait_for(terminal.wait(), 5)
     with suppress(SandboxReset):
-        expect.equal(await terminal.read(), b"", "what a terminal of before says")
+        expect.equal(await terminal.read(), b"", "the output of an earlier terminal")
     await terminal.close()
 
 
-@check("reset.names", "ports, sockets, shared memory and queues of before are free again", needs=NEEDS)
+@check(
+    "reset.names", "after a reset earlier ports, sockets, shared memory and message queues are free again", needs=NEEDS
+)
 async def names(context: Context) -> None:
     networks = [Network.NONE] + [Network.HOST] * (Capability.HOST_NETWORK in context.capabilities)
     for network in networks:
         box = await context.sandbox(SandboxSpec(network=network))
         if not (await run(box, "command -v python3")).ok:
-            raise expect.NotRun("this takes python3 in the sandbox")
+            raise expect.NotRun("this check needs python3 in the sandbox")
         seen = await run(box, ["python3", "-c", NAMES, "0"])
         expect.exited(seen)
         port = seen.text.strip()
-        expect.true(not (await run(box, ["python3", "-c", NAMES, port])).ok, "names can be taken twice")
+        expect.true(not (await run(box, ["python3", "-c", NAMES, port])).ok, "the names could be taken twice")
         await box.reset()
         again = await run(box, ["python3", "-c", NAMES, port])
         expect.true(again.ok, f"a name is still taken after the reset (network {network.value}): {again.stderr!r}")
         await box.destroy()
 
 
-@check("reset.environment", "environment, cwd, hostname and bounds are as they were made", needs=NEEDS)
+@check("reset.environment", "after a reset environment, cwd, hostname and limits are as in a new sandbox", needs=NEEDS)
 async def environment(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(env={"FROM_SPEC": "spec"}, hostname="made"))
     line = "env | sort; pwd; uname -n; umask; ulimit -a; cat /proc/sys/kernel/shmmax; id"
     before = await run(box, line)
     expect.true(
-        b"FROM_SPEC=spec" in before.stdout and b"made" in before.stdout, "the spec is not seen before the reset"
+        b"FROM_SPEC=spec" in before.stdout and b"made" in before.stdout,
+        "the sandbox does not show its spec before the reset",
     )
     await run(
         box, "hostname other; echo 4096 > /proc/sys/kernel/shmmax; cd / && mv $OLDPWD /moved-away", env={"B": "x"}
@@ -196,13 +201,13 @@ async def environment(context: Context) -> None:
 
 
 @check(
-    "reset.disk", "a full disk is empty after a reset, and as limited as before", needs=(*NEEDS, Capability.LIMIT_DISK)
+    "reset.disk", "after a reset a full disk is empty, and its limit still holds", needs=(*NEEDS, Capability.LIMIT_DISK)
 )
 async def disk(context: Context) -> None:
     for upper in context.uppers:
         box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), upper=upper))
         if any(item.what is Capability.LIMIT_DISK for item in box.unenforced):
-            continue  # the sandbox says so itself
+            continue  # the sandbox itself reports that it does not enforce this limit
         for number in range(2):
             expect.exited(await run(box, f"head -c 4000000 /dev/zero > /tmp/fits-{number}"))
             full = await run(box, f"head -c {32 * MIB} /dev/zero > /tmp/big-{number}")
@@ -228,10 +233,10 @@ async def memory(context: Context) -> None:
         expect.true(not seen.ok and seen.oom_killed, f"oom_killed is not set: {seen.exit_code}, {seen.stderr!r}")
         await box.reset()
         after = await run(box, "dd if=/dev/zero of=/dev/null bs=8M count=1")
-        expect.equal((after.exit_code, after.oom_killed), (0, False), "what fits, after the reset")
+        expect.equal((after.exit_code, after.oom_killed), (0, False), "an action within the limit, after the reset")
 
 
-@check("reset.at-once", "resets asked for at the same time are done one after the other", needs=NEEDS)
+@check("reset.at-once", "concurrent resets run one after the other", needs=NEEDS)
 async def at_once(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, "echo dirt > /tmp/dirt; sleep 600 & true"))
@@ -240,7 +245,7 @@ async def at_once(context: Context) -> None:
     expect.equal((await run(box, "ls /tmp")).stdout, b"", "what is in /tmp")
 
 
-@check("reset.others", "a reset leaves other sandboxes alone", needs=NEEDS)
+@check("reset.others", "a reset does not affect other sandboxes", needs=NEEDS)
 async def others(context: Context) -> None:
     box, other = await context.sandbox(), await context.sandbox()
     expect.exited(await run(other, "echo kept > /tmp/kept"))
@@ -249,20 +254,20 @@ async def others(context: Context) -> None:
     expect.equal((await action).stdout, b"kept\n", "what the other sandbox's action saw")
 
 
-@check("reset.span", "a reset is told to the listener as one span of its own phase", needs=NEEDS)
+@check("reset.span", "the listener gets one span of the phase RESET for each reset", needs=NEEDS)
 async def span(context: Context) -> None:
     recorder = SpanRecorder()
     box = await context.sandbox(on_span=recorder)
     start_ns = now_ns()
     await box.reset()
     end_ns = now_ns()
-    told = [span for span in recorder.spans if span.phase is Phase.RESET]
-    expect.equal(len(told), 1, "the number of spans")
-    expect.equal(told[0].sandbox, box.id, "the sandbox of the span")
-    expect.true(start_ns <= told[0].start_ns <= told[0].end_ns <= end_ns, "the span leaves the call's own interval")
+    spans = [span for span in recorder.spans if span.phase is Phase.RESET]
+    expect.equal(len(spans), 1, "the number of spans")
+    expect.equal(spans[0].sandbox, box.id, "the sandbox of the span")
+    expect.true(start_ns <= spans[0].start_ns <= spans[0].end_ns <= end_ns, "the span leaves the call's own interval")
 
 
-@check("reset.gone", "a sandbox that is gone, destroyed or dead, cannot be reset", needs=NEEDS)
+@check("reset.gone", "a destroyed or dead sandbox cannot be reset", needs=NEEDS)
 async def gone(context: Context) -> None:
     box = await context.sandbox()
     await box.destroy()
@@ -276,7 +281,7 @@ async def gone(context: Context) -> None:
         expect.true(not dead.alive, "a sandbox that was killed is alive again")
 
 
-@check("reset.cancelled", "a sandbox whose reset was cancelled is clean or gone, never dirty", needs=NEEDS, limit_s=60)
+@check("reset.cancelled", "a sandbox is clean or gone after a cancelled reset, never dirty", needs=NEEDS, limit_s=60)
 async def cancelled(context: Context) -> None:
     async for box, reset in _at_moments(context):
         reset.cancel()
@@ -291,7 +296,7 @@ async def cancelled(context: Context) -> None:
 
 @check(
     "reset.cancelled-waiting",
-    "a reset that was cancelled while it waited for a snapshot leaves no dirty sandbox either",
+    "the same holds for a reset that is cancelled while it waits for a snapshot",
     needs=(*NEEDS, Capability.SNAPSHOT),
 )
 async def cancelled_waiting(context: Context) -> None:
@@ -310,7 +315,7 @@ async def cancelled_waiting(context: Context) -> None:
             expect.equal((await run(box, "ls /tmp")).stdout, b"", "what is in /tmp after a cancelled reset")
 
 
-@check("reset.destroyed", "destroying a sandbox at any moment of its reset destroys it", needs=NEEDS, limit_s=60)
+@check("reset.destroyed", "a sandbox can be destroyed at any moment of its reset", needs=NEEDS, limit_s=60)
 async def destroyed(context: Context) -> None:
     async for box, reset in _at_moments(context):
         await box.destroy()
@@ -322,7 +327,7 @@ async def destroyed(context: Context) -> None:
 
 @check(
     "reset.leaks",
-    f"{RESETS} resets, and ones that were cancelled, leave nothing",
+    f"{RESETS} resets, and cancelled ones, leave nothing behind",
     needs=(*NEEDS, Capability.HOST_PROCESSES),
     limit_s=90,
 )
@@ -334,7 +339,9 @@ async def nothing_leaks(context: Context) -> None:
             expect.exited(await run(box, "(sleep 600 &); echo x > /tmp/x"))
             await box.reset()
             counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names alone
-        expect.true(counts[-1] <= counts[4] + SPARE_DESCRIPTORS, f"{RESETS - 5} resets took descriptors: {counts[4:]}")
+        expect.true(
+            counts[-1] <= counts[4] + SPARE_DESCRIPTORS, f"{RESETS - 5} resets leaked descriptors: {counts[4:]}"
+        )
         await box.destroy()
         await cancelled.attempt(context)
         await destroyed.attempt(context)
@@ -351,7 +358,7 @@ async def _dirty(context: Context) -> AsyncIterator[Sandbox]:
 
 
 async def _at_moments(context: Context) -> AsyncIterator[tuple[Sandbox, asyncio.Task[None]]]:
-    """Dirty sandboxes, each at another moment of its reset, and a little beyond."""
+    """Yield dirty sandboxes, each at a different moment of its reset, the last ones shortly after it."""
     async with _dirty(context) as box:
         start_s = time.monotonic()
         await box.reset()
@@ -365,7 +372,7 @@ async def _at_moments(context: Context) -> AsyncIterator[tuple[Sandbox, asyncio.
 
 
 async def _commands(box: Sandbox) -> str:
-    """The command lines of all that runs in the sandbox, but for the question itself."""
+    """The command lines of all processes in the sandbox, without those of this query."""
     seen = await run(
         box, "for each in /proc/[0-9]*; do [ $each = /proc/$$ ] || tr '\\0' ' ' < $each/cmdline; echo; done"
     )

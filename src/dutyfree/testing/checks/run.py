@@ -22,7 +22,7 @@ async def exit_codes(context: Context) -> None:
     expect.exited(await run(box, ["false"]), 1)
 
 
-@check("run.argv", "an argv reaches the command word by word, with nothing interpreted")
+@check("run.argv", "an argv reaches the command word by word, without interpretation")
 async def argv(context: Context) -> None:
     words = ["a b", "$HOME", "*", ";", "'", '"', "\\", "", "`true`", "$(true)", "-n", "new\nline"]
     seen = await run(await context.sandbox(), ["printf", "[%s]", *words])
@@ -53,7 +53,7 @@ async def cwd(context: Context) -> None:
     expect.equal((await run(box, "pwd", cwd="/")).stdout, b"/\n", "the cwd")
 
 
-@check("run.cwd-missing", "a cwd that is not there, or is no directory, is an invalid request; the sandbox lives on")
+@check("run.cwd-missing", "a cwd that is missing or not a directory is an invalid request; the sandbox stays usable")
 async def cwd_missing(context: Context) -> None:
     box = await context.sandbox()
     path = await context.scratch(box)
@@ -71,7 +71,7 @@ async def env(context: Context) -> None:
     expect.equal(seen.stdout.decode(), value, "the variable")
 
 
-@check("run.env-private", "one action's environment, and the host's, stay where they are")
+@check("run.env-private", "an action does not see the environment of another action or of the host")
 async def env_private(context: Context) -> None:
     box = await context.sandbox()
     async with host_variable("CONFORMANCE_HOST_SECRET", "s3cret"):
@@ -81,7 +81,7 @@ async def env_private(context: Context) -> None:
     expect.true(b"CONFORMANCE_ACTION" not in seen.stdout, "an earlier action's environment is seen")
 
 
-@check("run.env-refused", "names and values that no environment can hold are refused")
+@check("run.env-refused", "environment names and values that the kernel cannot pass are refused")
 async def env_refused(context: Context) -> None:
     box = await context.sandbox()
     for bad in ({"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "x\0"}):
@@ -89,16 +89,16 @@ async def env_refused(context: Context) -> None:
             await run(box, ["true"], env=bad)
 
 
-@check("run.stdin", "stdin is binary, and ends; without one the input is empty")
+@check("run.stdin", "stdin is binary and ends; without stdin the input is empty")
 async def stdin(context: Context) -> None:
     box = await context.sandbox()
     data = bytes(range(256))
     expect.equal((await run(box, ["cat"], stdin=data)).stdout, data, "the echo of all 256 bytes")
-    expect.equal((await run(box, ["cat"], stdin=b"")).stdout, b"", "the echo of nothing")
+    expect.equal((await run(box, ["cat"], stdin=b"")).stdout, b"", "the echo of an empty stdin")
     expect.equal((await run(box, ["cat"])).stdout, b"", "what a command without stdin reads")
 
 
-@check("run.stdin-large", "5 MB through cat come back whole")
+@check("run.stdin-large", "5 MB through cat come back complete")
 async def stdin_large(context: Context) -> None:
     data = bytes(range(251)) * (5 * MIB // 251)
     seen = await run(await context.sandbox(), ["cat"], stdin=data)
@@ -106,28 +106,30 @@ async def stdin_large(context: Context) -> None:
     expect.true(seen.stdout == data, f"{len(seen.stdout)} of {len(data)} bytes came back, or other ones")
 
 
-@check("run.stdin-unread", "a command that reads nothing of a large stdin ends as usual")
+@check("run.stdin-unread", "a command that does not read its large stdin ends as usual")
 async def stdin_unread(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, ["true"], stdin=bytes(5 * MIB), timeout_s=10))
     expect.exited(await run(box, "exit 4", stdin=bytes(5 * MIB), timeout_s=10), 4)
 
 
-@check("run.streams-separate", "stdout and stderr are kept apart, and counted apart")
+@check("run.streams-separate", "stdout and stderr are separate and counted separately")
 async def streams_separate(context: Context) -> None:
     seen = await run(await context.sandbox(), "echo out; echo error >&2; echo out")
     expect.equal((seen.stdout, seen.stderr), (b"out\nout\n", b"error\n"), "the two streams")
     expect.equal((seen.stdout_bytes, seen.stderr_bytes), (8, 6), "the two byte counts")
 
 
-@check("run.binary-output", "output is bytes: zeros and broken UTF-8 come through, and text replaces what it must")
+@check(
+    "run.binary-output", "output is bytes: zeros and invalid UTF-8 arrive unchanged, and text replaces invalid UTF-8"
+)
 async def binary_output(context: Context) -> None:
     seen = await run(await context.sandbox(), ["printf", "\\000\\377\\376a\\000"])
     expect.equal(seen.stdout, b"\x00\xff\xfea\x00", "the output")
     expect.equal(seen.text, "\x00\ufffd\ufffda\x00", "the text")
 
 
-@check("run.unicode", "text outside ASCII survives in commands, arguments and paths")
+@check("run.unicode", "commands, arguments and paths may have non-ASCII text")
 async def unicode(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/Größe 大小 🦆"
@@ -141,10 +143,10 @@ async def unicode(context: Context) -> None:
 async def empty_output(context: Context) -> None:
     seen = await run(await context.sandbox(), ["true"])
     expect.equal((seen.stdout, seen.stderr, seen.stdout_bytes, seen.stderr_bytes), (b"", b"", 0, 0), "the output")
-    expect.true(not seen.truncated and not seen.timed_out, "an empty output is marked")
+    expect.true(not seen.truncated and not seen.timed_out, "an empty output is marked as truncated or timed out")
 
 
-@check("run.signal", "death by a signal is an observation with that signal, and no exit code")
+@check("run.signal", "the observation of a command that a signal ended has the signal and no exit code")
 async def signal(context: Context) -> None:
     box = await context.sandbox()
     for name, number in (("KILL", 9), ("TERM", 15), ("SEGV", 11)):
@@ -153,7 +155,7 @@ async def signal(context: Context) -> None:
         expect.true(not seen.timed_out and not seen.oom_killed, "the observation blames a limit")
 
 
-@check("run.not-found", "a command that is not there is exit code 127, as in any shell")
+@check("run.not-found", "a missing command gives exit code 127, as in a shell")
 async def not_found(context: Context) -> None:
     box = await context.sandbox()
     for command in (["conformance-no-such-command"], ["/nowhere/command"], "conformance-no-such-command"):
@@ -162,7 +164,7 @@ async def not_found(context: Context) -> None:
         expect.true(seen.stderr, "nothing on stderr says why")
 
 
-@check("run.not-executable", "a file that cannot be executed is exit code 126")
+@check("run.not-executable", "a file that cannot be executed gives exit code 126")
 async def not_executable(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/data"
@@ -170,7 +172,7 @@ async def not_executable(context: Context) -> None:
     expect.exited(await run(box, [path]), 126)
 
 
-@check("run.output-limit", "past its limit, output is cut, marked and still counted in full")
+@check("run.output-limit", "output past its limit is cut, marked as truncated, and still counted in full")
 async def output_limit(context: Context) -> None:
     box = await context.sandbox()
     command = "head -c 100000 /dev/zero; head -c 50 /dev/zero >&2; exit 7"
@@ -180,19 +182,19 @@ async def output_limit(context: Context) -> None:
     expect.equal(len(cut.stdout) + len(cut.stderr), 1000, "the output kept")
     expect.equal((cut.stdout_bytes, cut.stderr_bytes), (100000, 50), "the byte counts")
     whole = await run(box, "head -c 1000 /dev/zero", output_limit_bytes=1000)
-    expect.equal((len(whole.stdout), whole.truncated), (1000, False), "an output of just the limit")
+    expect.equal((len(whole.stdout), whole.truncated), (1000, False), "an output of exactly the limit")
     none = await run(box, "echo x", output_limit_bytes=0)
     expect.equal((none.stdout, none.truncated, none.stdout_bytes), (b"", True, 2), "the output under a limit of zero")
 
 
-@check("run.large-output", "16 MB of output arrive whole, and quickly", limit_s=60)
+@check("run.large-output", "16 MB of output arrive complete", limit_s=60)
 async def large_output(context: Context) -> None:
     size_bytes = 16 * MIB
     seen = await run(await context.sandbox(), f"head -c {size_bytes} /dev/zero", output_limit_bytes=2 * size_bytes)
     expect.equal((len(seen.stdout), seen.stdout_bytes, seen.truncated), (size_bytes, size_bytes, False), "the output")
 
 
-@check("run.huge-argv", "an argv of 200 KB arrives whole")
+@check("run.huge-argv", "an argv of 200 KB arrives complete")
 async def huge_argv(context: Context) -> None:
     words = [f"{number:04d}" * 250 for number in range(200)]
     seen = await run(await context.sandbox(), ["printf", "%s", *words])
@@ -200,7 +202,7 @@ async def huge_argv(context: Context) -> None:
     expect.true(seen.stdout.decode() == "".join(words), f"{len(seen.stdout)} bytes came back, or other ones")
 
 
-@check("run.background-child", "a child left in the background, holding stdout, neither delays the result nor ends")
+@check("run.background-child", "a background child that holds stdout neither delays the result nor is killed")
 async def background_child(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/later"
@@ -212,11 +214,11 @@ async def background_child(context: Context) -> None:
     async def is_done() -> bool:
         return (await run(box, ["cat", path])).stdout == b"done\n"
 
-    expect.true(not await is_done(), "the background child has not waited")
+    expect.true(not await is_done(), "the background child finished too early")
     await expect.soon(is_done, "the background child has not finished its work", within_s=10)
 
 
-@check("run.state-persists", "what one action does to the files, the next one sees")
+@check("run.state-persists", "an action sees the file changes of earlier actions")
 async def state_persists(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/state"
@@ -224,7 +226,7 @@ async def state_persists(context: Context) -> None:
         expect.equal((await run(box, f"echo x >> {path}; cat {path}")).stdout, expected, "the file")
 
 
-@check("run.invalid", "a request that no substrate could accept is refused before anything is done")
+@check("run.invalid", "an invalid request is refused before anything runs")
 async def invalid(context: Context) -> None:
     box = await context.sandbox()
     commands: tuple[tuple[str | list[str], float], ...] = (([], 1), ("a\0b", 1), ("true", 0), ("true", -1))
@@ -234,7 +236,7 @@ async def invalid(context: Context) -> None:
     expect.exited(await run(box, ["true"]))
 
 
-@check("run.in-turn", "many actions, one after the other, give as many right answers")
+@check("run.in-turn", "many actions in sequence each get their own output")
 async def in_turn(context: Context) -> None:
     box = await context.sandbox()
     for number in range(context.times(100)):

@@ -1,4 +1,4 @@
-"""A persistent shell."""
+"""Sessions: a persistent shell."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def output(context: Context) -> None:
         expect.equal((await shell.run("printf '\\000\\377\\n\\n'")).stdout, b"\x00\xff\n\n", "binary output")
 
 
-@check("sessions.no-imitation", "nothing that a command writes is taken for the session's own signs", needs=NEEDS)
+@check("sessions.no-imitation", "a command's output is never mistaken for the session's own markers", needs=NEEDS)
 async def no_imitation(context: Context) -> None:
     async with await (await context.sandbox()).session() as shell:
         for text in ("$ ", "0\\n", "EXIT 0\\n", "\\033[?2004h", "__done__ 0\\n", "\\001\\002\\003\\004", "exit 7\\n"):
@@ -73,14 +73,14 @@ async def no_imitation(context: Context) -> None:
         expect.equal((await shell.run("echo still here")).stdout, b"still here\n", "the next line's output")
 
 
-@check("sessions.stdin", "a command that reads its input gets none, and takes no line of the session's", needs=NEEDS)
+@check("sessions.stdin", "a command that reads stdin gets none, and does not consume the session's lines", needs=NEEDS)
 async def stdin(context: Context) -> None:
     async with await (await context.sandbox()).session() as shell:
         expect.equal((await shell.run("cat; echo end", timeout_s=5)).stdout, b"end\n", "the output of cat")
         expect.equal((await shell.run("echo next")).stdout, b"next\n", "the next line's output")
 
 
-@check("sessions.scripts", "several lines, here-documents and comments are one action", needs=NEEDS)
+@check("sessions.scripts", "a script with several lines, here-documents and comments is one action", needs=NEEDS)
 async def scripts(context: Context) -> None:
     async with await (await context.sandbox()).session() as shell:
         seen = await shell.run("# a comment\nfor i in 1 2 3; do\n  echo $i\ndone\ncat <<'END'\n$HOME 'quoted'\nEND\n")
@@ -136,7 +136,7 @@ async def timeout_stubborn(context: Context) -> None:
             expect.exited(await shell.run("true"))
 
 
-@check("sessions.exit", "exit gives its observation, and then the session has ended", needs=NEEDS)
+@check("sessions.exit", "exit gives an observation and ends the session", needs=NEEDS)
 async def exit_session(context: Context) -> None:
     box = await context.sandbox()
     shell = await box.session()
@@ -161,7 +161,7 @@ async def killed(context: Context) -> None:
     expect.exited(await run(box, ["true"]))
 
 
-@check("sessions.large-line", "a line of 300 KB is run whole", needs=NEEDS)
+@check("sessions.large-line", "a line of 300 KB runs complete", needs=NEEDS)
 async def large_line(context: Context) -> None:
     text = "0123456789" * 30_000
     async with await (await context.sandbox()).session() as shell:
@@ -180,7 +180,7 @@ async def output_limit(context: Context) -> None:
 
 
 @check(
-    "sessions.background-jobs", "background jobs run on from line to line, under job control of the shell", needs=NEEDS
+    "sessions.background-jobs", "background jobs keep running between lines, under the shell's job control", needs=NEEDS
 )
 async def background_jobs(context: Context) -> None:
     box = await context.sandbox()
@@ -194,7 +194,7 @@ async def background_jobs(context: Context) -> None:
         expect.equal((await shell.run(f"cat {path}")).stdout, b"yes\n", "what the job wrote")
 
 
-@check("sessions.close", "closing ends the shell and its jobs; closing twice is fine", needs=NEEDS)
+@check("sessions.close", "closing ends the shell and its jobs; closing twice is allowed", needs=NEEDS)
 async def close(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/late"
@@ -209,7 +209,7 @@ async def close(context: Context) -> None:
     expect.true(not (await run(box, ["cat", path])).ok, "a job went on after its session was closed")
 
 
-@check("sessions.independent", "sessions at the same time know nothing of each other", needs=NEEDS)
+@check("sessions.independent", "concurrent sessions are independent", needs=NEEDS)
 async def independent(context: Context) -> None:
     box = await context.sandbox()
     shells = [await box.session() for _ in range(5)]
@@ -220,7 +220,7 @@ async def independent(context: Context) -> None:
     expect.exited(await shells[1].run("true"))
 
 
-@check("sessions.in-turn", "lines given at once are run one after the other, in order", needs=NEEDS)
+@check("sessions.in-turn", "lines given at the same time run one after the other, in order", needs=NEEDS)
 async def in_turn(context: Context) -> None:
     async with await (await context.sandbox()).session() as shell:
         await shell.run("n=0")
@@ -228,7 +228,7 @@ async def in_turn(context: Context) -> None:
         expect.equal([one.text for one in seen], [f"{number} {number + 1}\n" for number in range(10)], "the outputs")
 
 
-@check("sessions.gone", "after destroy, a session answers SandboxGone", needs=NEEDS)
+@check("sessions.gone", "after destroy, a session raises SandboxGone", needs=NEEDS)
 async def gone(context: Context) -> None:
     box = await context.sandbox()
     shell = await box.session()

@@ -1,4 +1,4 @@
-"""Snapshot: one moment of a sandbox's files, for others to start from, while the sandbox goes on."""
+"""Snapshot: the files of a sandbox at one moment; other sandboxes start from it, and the sandbox goes on."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ UPPERS = (
     SandboxSpec(upper=Upper.DISK),
     SandboxSpec(Resources(disk_bytes=None), upper=Upper.DISK),
 )
-"""Every kind of place where a sandbox's files may be."""
+"""Each kind of upper, in which a sandbox keeps the files it writes."""
 
 
 @check(
-    "snapshot.files", "a sandbox started from a snapshot has exactly the files of its moment", needs=NEEDS, limit_s=90
+    "snapshot.files", "a sandbox started from a snapshot has exactly the files of that moment", needs=NEEDS, limit_s=90
 )
 async def files(context: Context) -> None:
     for spec in _specs(context):
@@ -52,7 +52,7 @@ async def _compare(context: Context, spec: SandboxSpec, *, busy: bool) -> None:
         expect.equal(differences(seen, moment), [], f"what differs from the moment ({case})")
         expect.equal(seen_attributes, attributes, f"the extended attributes ({case})")
         blocks = (await run(other, ["stat", "-c", "%b", "/tmp/zoo/sparse"])).text
-        expect.between(int(blocks), 0, 1000, f"how many blocks a file of 64 MiB with nothing in it takes ({case})")
+        expect.between(int(blocks), 0, 1000, f"the number of blocks of a sparse file of 64 MiB ({case})")
     for each in (box, other):
         await each.destroy()
 
@@ -63,7 +63,7 @@ async def _files(box: Sandbox) -> tuple[frozenset[bytes], bytes]:
     return listed, (await run(box, ["python3", "-c", READ_ATTRIBUTES])).stdout
 
 
-@check("snapshot.goes-on", "the sandbox goes on unharmed: actions, streams, jobs and files", needs=NEEDS)
+@check("snapshot.goes-on", "a snapshot does not disturb the sandbox's actions, streams, jobs and files", needs=NEEDS)
 async def goes_on(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(env={"FROM_SPEC": "spec"}))
     expect.exited(await run(box, "echo kept > /tmp/kept; (sleep 600 &)"))
@@ -71,70 +71,74 @@ async def goes_on(context: Context) -> None:
     async with box.stream(Action(["cat"])) as stream:
         await stream.write(b"before\n")
         chunks = aiter(stream)
-        expect.equal((await anext(chunks)).data, b"before\n", "what the stream says before")
+        expect.equal((await anext(chunks)).data, b"before\n", "the stream's output before the snapshot")
         async with await box.snapshot():
             await stream.write(b"after\n")
-            expect.equal((await anext(chunks)).data, b"after\n", "what the stream says after")
+            expect.equal((await anext(chunks)).data, b"after\n", "the stream's output after the snapshot")
             await stream.end_input()
             expect.exited(await stream.wait())
-    expect.equal((await action).stdout, b"kept\nspec\n", "what an action saw that was under way")
+    expect.equal((await action).stdout, b"kept\nspec\n", "the output of an action that ran during the snapshot")
     expect.true(b"sleep\x00600" in (await run(box, "cat /proc/[0-9]*/cmdline")).stdout, "a background process is gone")
     expect.true(box.alive, "the sandbox is not alive")
 
 
-@check("snapshot.session", "sessions and terminals go on", needs=(*NEEDS, Capability.SESSIONS, Capability.TERMINALS))
+@check(
+    "snapshot.session",
+    "a snapshot does not disturb sessions and terminals",
+    needs=(*NEEDS, Capability.SESSIONS, Capability.TERMINALS),
+)
 async def session(context: Context) -> None:
     box = await context.sandbox()
     async with await box.session() as shell, await box.terminal("read word; echo got-$word") as terminal:
         expect.exited(await shell.run("A=kept; cd /tmp; sleep 600 & job=$!"))
         async with await box.snapshot():
             seen = await shell.run("echo $A; pwd; kill -0 $job && echo runs")
-            expect.equal(seen.text, "kept\n/tmp\nruns\n", "what the session knows")
+            expect.equal(seen.text, "kept\n/tmp\nruns\n", "the session's variable, cwd and job")
             await terminal.write(b"typed\n")
             expect.exited(await terminal.wait())
 
 
 @check(
     "snapshot.between-actions",
-    "a sandbox in which nothing runs goes on with its files and its environment",
+    "a sandbox without running processes keeps its files and environment",
     needs=NEEDS,
 )
 async def between_actions(context: Context) -> None:
     box = await context.sandbox(SandboxSpec(env={"FROM_SPEC": "spec"}, hostname="made"))
     expect.exited(await run(box, ZOO))
     name, line = box.id, "pwd; env | sort; uname -n; id; ulimit -a"
-    before, told = await inventory(box), await run(box, line)
+    files_before, seen_before = await inventory(box), await run(box, line)
     for _ in range(2):
         async with await box.snapshot():
             pass
-    expect.equal((box.id, box.alive), (name, True), "id and life")
-    expect.equal(differences(await inventory(box), before), [], "what has changed")
-    expect.equal((await run(box, line)).stdout, told.stdout, "what actions see")
+    expect.equal((box.id, box.alive), (name, True), "the id and whether it is alive")
+    expect.equal(differences(await inventory(box), files_before), [], "the changed files")
+    expect.equal((await run(box, line)).stdout, seen_before.stdout, "what actions see")
 
 
-@check("snapshot.dev-shm", "what is in /dev/shm stays in the sandbox, and is not carried over", needs=NEEDS)
+@check("snapshot.dev-shm", "files in /dev/shm stay in the sandbox and are not part of the snapshot", needs=NEEDS)
 async def dev_shm(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, "echo kept > /dev/shm/kept"))
     async with await box.snapshot() as snapshot:
-        expect.equal(
-            (await run(box, "cat /dev/shm/kept")).stdout, b"kept\n", "what is in the sandbox after the snapshot"
-        )
+        expect.equal((await run(box, "cat /dev/shm/kept")).stdout, b"kept\n", "the file in /dev/shm after the snapshot")
         other = await context.sandbox(SandboxSpec(image=snapshot.image))
-        expect.equal((await run(other, "ls -A /dev/shm")).stdout, b"", "what is in another sandbox")
+        expect.equal((await run(other, "ls -A /dev/shm")).stdout, b"", "the files in /dev/shm of another sandbox")
 
 
-@check("snapshot.ipc", "shared memory that outlives processes (System V) stays in the sandbox", needs=NEEDS)
+@check("snapshot.ipc", "System V shared memory stays in the sandbox", needs=NEEDS)
 async def ipc(context: Context) -> None:
     box = await context.sandbox()
     if not (await run(box, ["python3", "-c", SHARED_MEMORY, "3600"])).ok:
-        raise expect.NotRun("this takes python3 in the sandbox, and System V shared memory")
+        raise expect.NotRun("this check needs python3 and System V shared memory in the sandbox")
     async with await box.snapshot():
         expect.true((await run(box, ["python3", "-c", SHARED_MEMORY, "0"])).ok, "the shared memory is gone")
 
 
 @check(
-    "snapshot.apart", "what a sandbox writes after its start, neither source, snapshot nor sibling sees", needs=NEEDS
+    "snapshot.apart",
+    "what a sandbox writes after its start does not reach its source, the snapshot or its siblings",
+    needs=NEEDS,
 )
 async def apart(context: Context) -> None:
     box = await context.sandbox()
@@ -151,7 +155,7 @@ async def apart(context: Context) -> None:
 
 
 @check(
-    "snapshot.consistent", "while files are being written, a snapshot is one moment of them", needs=NEEDS, limit_s=60
+    "snapshot.consistent", "a snapshot taken while files are written shows one moment of them", needs=NEEDS, limit_s=60
 )
 async def consistent(context: Context) -> None:
     box = await context.sandbox()
@@ -160,14 +164,14 @@ async def consistent(context: Context) -> None:
         async with await box.snapshot() as snapshot:
             other = await context.sandbox(SandboxSpec(image=snapshot.image))
             first, second = (await run(other, "cat /tmp/first /tmp/second")).text.split()
-            expect.between(int(first) - int(second), 0, 1, "how far the second file is behind the first")
+            expect.between(int(first) - int(second), 0, 1, "the first file's number minus the second file's")
             await other.destroy()
     before = int((await run(box, ["cat", "/tmp/second"])).text)
     await asyncio.sleep(0.1)
-    expect.true(int((await run(box, ["cat", "/tmp/second"])).text) > before, "the writer does not go on")
+    expect.true(int((await run(box, ["cat", "/tmp/second"])).text) > before, "the writer stopped after the snapshot")
 
 
-@check("snapshot.processes", "processes are not carried over", needs=NEEDS)
+@check("snapshot.processes", "processes are not part of a snapshot", needs=NEEDS)
 async def processes(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, "(sleep 600 &)"))
@@ -177,7 +181,9 @@ async def processes(context: Context) -> None:
         expect.true(b"sleep\x00600" not in seen.stdout, "a process of the source runs in the sandbox")
 
 
-@check("snapshot.discard", "discarding twice is fine, and afterwards nothing can be started from it", needs=NEEDS)
+@check(
+    "snapshot.discard", "discarding twice is allowed, and no sandbox can start from a discarded snapshot", needs=NEEDS
+)
 async def discard(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, "echo kept > /tmp/kept"))
@@ -187,7 +193,9 @@ async def discard(context: Context) -> None:
     await snapshot.discard()
     await asyncio.gather(snapshot.discard(), snapshot.discard())
     for each in (other, box):
-        expect.equal((await run(each, "cat /tmp/kept")).stdout, b"kept\n", "what a sandbox sees after the discarding")
+        expect.equal(
+            (await run(each, "cat /tmp/kept")).stdout, b"kept\n", "what a sandbox sees after its snapshot was discarded"
+        )
         await each.destroy()
     with expect.raises(InvalidRequest, what="starting a sandbox from a discarded snapshot"):
         await context.sandbox(SandboxSpec(image=snapshot.image))
@@ -209,7 +217,7 @@ async def outlives(context: Context) -> None:
 
 @check(
     "snapshot.reset",
-    "a reset takes a sandbox back to what it was made from, over every snapshot",
+    "a reset takes a sandbox back to the image it was made from, also after snapshots of it",
     needs=(*NEEDS, Capability.RESET),
 )
 async def reset(context: Context) -> None:
@@ -242,12 +250,12 @@ async def chain(context: Context) -> None:
         box = following
     seen = await run(box, "cat /tmp/last; ls /tmp /tmp/deep; ls -d /etc/issue")
     wanted = f"{DEPTH - 1}\n/tmp:\n{DEPTH - 2}\n{DEPTH - 1}\ndeep\nlast\n\n/tmp/deep:\n10\n"
-    expect.equal(seen.text, wanted, "what is left of all changes")
+    expect.equal(seen.text, wanted, "the files after all changes")
 
 
 @check(
     "snapshot.again",
-    "snapshots in a row keep all that was written before, wherever it is kept",
+    "repeated snapshots keep all files written before, in each kind of upper",
     needs=NEEDS,
     limit_s=90,
 )
@@ -256,15 +264,17 @@ async def again(context: Context) -> None:
         for _ in range(context.times(5)):
             box = await context.sandbox(spec)
             for number in range(3):
-                await (await box.snapshot()).discard()  # also of a sandbox in which nothing has happened yet
+                await (await box.snapshot()).discard()  # the first one is of an unused sandbox
                 expect.exited(await run(box, f"echo {number} > /tmp/{number}"))
                 await (await box.snapshot()).discard()
                 seen = (await run(box, "cat /tmp/?")).text.split()
-                expect.equal(seen, [str(n) for n in range(number + 1)], f"what is in the files ({spec.upper.value})")
+                expect.equal(
+                    seen, [str(n) for n in range(number + 1)], f"the content of the files ({spec.upper.value})"
+                )
             await box.destroy()
 
 
-@check("snapshot.at-once", "snapshots and actions at the same time do not disturb each other", needs=NEEDS)
+@check("snapshot.at-once", "concurrent snapshots and actions do not disturb each other", needs=NEEDS)
 async def at_once(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, "echo kept > /tmp/kept"))
@@ -277,20 +287,20 @@ async def at_once(context: Context) -> None:
         await snapshot.discard()
 
 
-@check("snapshot.span", "a snapshot is told to the listener as one span of its own phase", needs=NEEDS)
+@check("snapshot.span", "the listener gets one span of the phase SNAPSHOT for each snapshot", needs=NEEDS)
 async def span(context: Context) -> None:
     recorder = SpanRecorder()
     box = await context.sandbox(on_span=recorder)
     start_ns = now_ns()
     async with await box.snapshot():
         end_ns = now_ns()
-    told = [span for span in recorder.spans if span.phase is Phase.SNAPSHOT]
-    expect.equal(len(told), 1, "the number of spans")
-    expect.equal(told[0].sandbox, box.id, "the sandbox of the span")
-    expect.true(start_ns <= told[0].start_ns <= told[0].end_ns <= end_ns, "the span leaves the call's own interval")
+    spans = [span for span in recorder.spans if span.phase is Phase.SNAPSHOT]
+    expect.equal(len(spans), 1, "the number of spans")
+    expect.equal(spans[0].sandbox, box.id, "the sandbox of the span")
+    expect.true(start_ns <= spans[0].start_ns <= spans[0].end_ns <= end_ns, "the span leaves the call's own interval")
 
 
-@check("snapshot.gone", "there is no snapshot of a sandbox that is gone, destroyed or dead", needs=NEEDS)
+@check("snapshot.gone", "no snapshot can be taken of a destroyed or dead sandbox", needs=NEEDS)
 async def gone(context: Context) -> None:
     box = await context.sandbox()
     await box.destroy()
@@ -305,7 +315,7 @@ async def gone(context: Context) -> None:
 
 @check(
     "snapshot.cancelled",
-    "a snapshot cancelled at any moment leaves the sandbox as it was, or gone",
+    "a snapshot cancelled at any moment leaves the sandbox unchanged or gone",
     needs=NEEDS,
     limit_s=60,
 )
@@ -325,7 +335,7 @@ async def cancelled(context: Context) -> None:
 
 @check(
     "snapshot.leaks",
-    f"{SNAPSHOTS} snapshots that were discarded, and ones that were cancelled, leave nothing",
+    f"{SNAPSHOTS} discarded snapshots, and cancelled ones, leave nothing behind",
     needs=(*NEEDS, Capability.HOST_PROCESSES),
     limit_s=90,
 )
@@ -341,7 +351,7 @@ async def nothing_leaks(context: Context) -> None:
 
 @check(
     "snapshot.save",
-    "a saved snapshot has a digest, the same however often it is saved, and starts sandboxes of other substrates",
+    "a saved snapshot has a digest, the same each time it is saved, and other substrates can start from it",
     needs=(*NEEDS, Capability.IMAGES),
     limit_s=60,
 )

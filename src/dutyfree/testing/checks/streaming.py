@@ -1,4 +1,4 @@
-"""Output read, and input written, while the command runs."""
+"""Streams: reading output and writing input while the command runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def early(context: Context) -> None:
         expect.exited(await stream.wait())
 
 
-@check("streaming.order", "each stream's chunks come in order and add up to what was written")
+@check("streaming.order", "each stream's chunks arrive in order and add up to what was written")
 async def order(context: Context) -> None:
     box = await context.sandbox()
     lines = [str(number) for number in range(3000)]
@@ -62,7 +62,7 @@ async def input_while_running(context: Context) -> None:
         expect.exited(await stream.wait())
 
 
-@check("streaming.input-large", "input and output of 8 MB flow through each other without a deadlock")
+@check("streaming.input-large", "8 MB of input and output flow at the same time without a deadlock")
 async def input_large(context: Context) -> None:
     box = await context.sandbox()
     piece = bytes(range(256)) * 256
@@ -80,24 +80,24 @@ async def input_large(context: Context) -> None:
     expect.true(total == piece * (8 * MIB // len(piece)), f"{len(total)} bytes came back, or other ones")
 
 
-@check("streaming.input-unread", "input for a command that has ended harms nobody")
+@check("streaming.input-unread", "writing input to a command that has ended is harmless")
 async def input_unread(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action(["true"])) as stream:
         await stream.wait()
-        await stream.write(b"nobody reads this")
+        await stream.write(b"never read")
         await stream.end_input()
     expect.exited(await run(box, ["true"]))
 
 
-@check("streaming.stalled-reader", "a reader that stalls makes the command wait, and then gets everything")
+@check("streaming.stalled-reader", "a stalled reader makes the command wait, and then gets all output")
 async def stalled_reader(context: Context) -> None:
     await _stall(context, size_bytes=12 * MIB, stall_s=1.0)
 
 
 @check(
     "streaming.stalled-reader-long",
-    "100 MB with a reader that stalls for 10 s: the right total, and bounded memory on the host",
+    "100 MB with a reader that stalls for 10 s arrive complete, with bounded memory on the host",
     limit_s=120,
     slow=True,
 )
@@ -105,7 +105,7 @@ async def stalled_reader_long(context: Context) -> None:
     await _stall(context, size_bytes=100 * MIB, stall_s=10.0)
 
 
-@check("streaming.others-unhindered", "a reader that stalls hinders no other action")
+@check("streaming.others-unhindered", "a stalled reader does not delay other actions")
 async def others_unhindered(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action(f"head -c {8 * MIB} /dev/zero")) as stream:
@@ -113,7 +113,7 @@ async def others_unhindered(context: Context) -> None:
         start_s = time.monotonic()
         for _ in range(5):
             expect.exited(await run(box, ["true"]))
-        expect.between(time.monotonic() - start_s, 0, 5, "the time of five actions beside it, in s,")
+        expect.between(time.monotonic() - start_s, 0, 5, "the time of five concurrent actions, in s,")
 
 
 @check("streaming.leave", "leaving the block ends the command at once")
@@ -128,7 +128,7 @@ async def leave(context: Context) -> None:
     expect.true(not (await run(box, ["cat", path])).ok, "the command went on after its block was left")
 
 
-@check("streaming.wait-unread", "wait without reading drops the output and still gives the counts")
+@check("streaming.wait-unread", "wait without reading drops the output and still counts it")
 async def wait_unread(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action(f"head -c {4 * MIB} /dev/zero; exit 5")) as stream:
@@ -137,7 +137,7 @@ async def wait_unread(context: Context) -> None:
     expect.equal((seen.stdout, seen.stdout_bytes), (b"", 4 * MIB), "output and count")
 
 
-@check("streaming.signal", "a signal reaches the command; after its end it reaches nobody")
+@check("streaming.signal", "a signal reaches the command; after the command's end it is ignored")
 async def signal(context: Context) -> None:
     for number in (15, 10):
         seen = await _ended_by(context, partial(_send, number=number))
@@ -150,7 +150,7 @@ async def kill(context: Context) -> None:
     expect.equal((seen.exit_code, seen.signal, seen.timed_out), (None, 9, False), "exit code, signal, timed_out")
 
 
-@check("streaming.output-limit", "the output limit holds for a stream too")
+@check("streaming.output-limit", "the output limit also applies to a stream")
 async def output_limit(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action(f"head -c {2 * MIB} /dev/zero", output_limit_bytes=1000)) as stream:
@@ -160,7 +160,7 @@ async def output_limit(context: Context) -> None:
     expect.equal((seen.truncated, seen.stdout_bytes), (True, 2 * MIB), "the mark and the count")
 
 
-@check("streaming.timeout", "a timeout ends a stream with what came before it")
+@check("streaming.timeout", "a timeout ends a stream; the output before it arrives")
 async def timeout(context: Context) -> None:
     box = await context.sandbox()
     async with box.stream(Action("echo before; sleep 20", timeout_s=0.5)) as stream:
@@ -170,7 +170,7 @@ async def timeout(context: Context) -> None:
     expect.true(seen.timed_out, "the timeout is not marked")
 
 
-@check("streaming.cwd-missing", "a stream in a cwd that is not there is an invalid request")
+@check("streaming.cwd-missing", "a stream in a missing cwd is an invalid request")
 async def cwd_missing(context: Context) -> None:
     box = await context.sandbox()
     with expect.raises(InvalidRequest, what="a stream in a missing cwd"):

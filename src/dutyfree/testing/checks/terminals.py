@@ -1,4 +1,4 @@
-"""Commands on a pseudo-terminal."""
+"""Terminals: commands on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dutyfree.testing.context import Context, run
 NEEDS = (Capability.TERMINALS,)
 
 
-@check("terminals.is-a-tty", "input, output and errors are a terminal of the asked size", needs=NEEDS)
+@check("terminals.is-a-tty", "stdin, stdout and stderr are a terminal of the requested size", needs=NEEDS)
 async def is_a_tty(context: Context) -> None:
     box = await context.sandbox()
     line = "test -t 0 && test -t 1 && test -t 2 && stty size"
@@ -24,7 +24,7 @@ async def is_a_tty(context: Context) -> None:
         expect.exited(await terminal.wait())
 
 
-@check("terminals.resize", "a resize is seen by the command", needs=NEEDS)
+@check("terminals.resize", "the command sees a resize", needs=NEEDS)
 async def resize(context: Context) -> None:
     box = await context.sandbox()
     async with await box.terminal("stty -echo; echo ready; read word; stty size") as terminal:
@@ -35,7 +35,7 @@ async def resize(context: Context) -> None:
         expect.exited(await terminal.wait())
 
 
-@check("terminals.echo", "what is typed is echoed and read by the command", needs=NEEDS)
+@check("terminals.echo", "the terminal echoes typed input, and the command reads it", needs=NEEDS)
 async def echo(context: Context) -> None:
     box = await context.sandbox()
     async with await box.terminal('read word; echo "got $word"') as terminal:
@@ -49,7 +49,7 @@ async def interrupt(context: Context) -> None:
     box = await context.sandbox()
     async with await box.terminal("cat; echo not this") as terminal:
         await terminal.write(b"ready\n")
-        # The echo, and then cat: a shell that is about to start it may swallow the signal.
+        # Wait for the echo and then for cat's output: a shell that has not started cat yet may swallow the signal.
         await _read_until(terminal, b"ready\r\nready")
         start_s = time.monotonic()
         await terminal.write(b"\x03")
@@ -59,7 +59,7 @@ async def interrupt(context: Context) -> None:
     expect.true(b"not this" not in rest and not seen.ok, f"the command went on: {rest!r}, {seen.exit_code}")
 
 
-@check("terminals.raw", "a raw terminal passes every byte, both ways", needs=NEEDS)
+@check("terminals.raw", "a raw terminal passes every byte in both directions", needs=NEEDS)
 async def raw(context: Context) -> None:
     box = await context.sandbox()
     data = bytes(range(256))
@@ -79,7 +79,7 @@ async def exit_code(context: Context) -> None:
         expect.equal((await terminal.wait()).signal, 15, "the signal")
 
 
-@check("terminals.large-output", "2 MB of output arrive whole", needs=NEEDS)
+@check("terminals.large-output", "2 MB of output arrive complete", needs=NEEDS)
 async def large_output(context: Context) -> None:
     box = await context.sandbox()
     async with await box.terminal("stty -opost; head -c 2000000 /dev/zero") as terminal:
@@ -100,7 +100,7 @@ async def options(context: Context) -> None:
         await box.terminal(["true"], cwd="/conformance/nowhere")
 
 
-@check("terminals.close", "closing hangs up: the command and what it started are ended", needs=NEEDS)
+@check("terminals.close", "closing hangs up and ends the command and its children", needs=NEEDS)
 async def close(context: Context) -> None:
     box = await context.sandbox()
     path = f"{await context.scratch(box)}/late"

@@ -1,4 +1,4 @@
-"""Actions that run out of time."""
+"""Timeouts of actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, run
 
 
-@check("timeouts.observation", "a timeout is an observation, in time, with the output so far; the sandbox lives on")
+@check(
+    "timeouts.observation", "a timeout gives an observation on time with the output so far; the sandbox stays usable"
+)
 async def observation(context: Context) -> None:
     box = await context.sandbox()
     start_s = time.monotonic()
@@ -23,14 +25,14 @@ async def observation(context: Context) -> None:
     expect.equal((await run(box, ["echo", "next"])).stdout, b"next\n", "the next action's output")
 
 
-@check("timeouts.not-reached", "a command that ends in time is not marked")
+@check("timeouts.not-reached", "a command that ends in time is not marked as timed out")
 async def not_reached(context: Context) -> None:
     seen = await run(await context.sandbox(), "sleep 0.2", timeout_s=10)
     expect.exited(seen)
     expect.true(not seen.timed_out, "the observation is marked as timed out")
 
 
-@check("timeouts.short", "a timeout of a millisecond works as well")
+@check("timeouts.short", "a timeout of 1 ms works")
 async def short(context: Context) -> None:
     seen = await run(await context.sandbox(), ["sleep", "20"], timeout_s=0.001)
     expect.true(seen.timed_out, "the timeout is not marked")
@@ -48,7 +50,7 @@ async def children(context: Context) -> None:
 
 @check(
     "timeouts.daemons",
-    "a timeout also ends descendants that left the process group, the session and their parents",
+    "a timeout also ends descendants that left the process group and the session, and orphans",
     needs=(Capability.KILL_TREE,),
 )
 async def daemons(context: Context) -> None:
@@ -67,7 +69,7 @@ async def daemons(context: Context) -> None:
     expect.true(not (await run(box, ["cat", f"{path}/late"])).ok, "a daemon went on after the timeout")
 
 
-@check("timeouts.flood", "a command that floods its output is ended by its timeout all the same")
+@check("timeouts.flood", "a timeout also ends a command that floods its output")
 async def flood(context: Context) -> None:
     seen = await run(await context.sandbox(), "cat /dev/zero", timeout_s=0.5, output_limit_bytes=1000)
     expect.true(seen.timed_out and seen.truncated, f"timed_out={seen.timed_out}, truncated={seen.truncated}")
@@ -75,7 +77,7 @@ async def flood(context: Context) -> None:
     expect.true(seen.stdout_bytes > 1000, f"only {seen.stdout_bytes} bytes were counted")
 
 
-@check("timeouts.others", "one action's timeout leaves the others alone")
+@check("timeouts.others", "one action's timeout does not affect the others")
 async def others(context: Context) -> None:
     box = await context.sandbox()
     slow, quick = await asyncio.gather(

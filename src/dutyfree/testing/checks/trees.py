@@ -1,4 +1,4 @@
-"""Whole trees and big files, up and down."""
+"""Upload and download of trees and big files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ NEEDS = (Capability.FILES,)
 BIG_FILE_BYTES = 64 * MIB
 
 
-@check("files.upload-download", "one file goes up and comes down, byte for byte", needs=NEEDS)
+@check("files.upload-download", "a file survives upload and download byte for byte", needs=NEEDS)
 async def upload_download(context: Context) -> None:
     box = await context.sandbox()
     path, folder = await context.scratch(box), context.folder()
     data = bytes(range(256)) * 1000
     (folder / "up").write_bytes(data)
     await box.files.upload(folder / "up", f"{path}/file")
-    expect.true(await box.files.read(f"{path}/file") == data, "the file inside is another one")
+    expect.true(await box.files.read(f"{path}/file") == data, "the file in the sandbox differs")
     await box.files.download(f"{path}/file", folder / "down")
-    expect.true((folder / "down").read_bytes() == data, "the file outside is another one")
+    expect.true((folder / "down").read_bytes() == data, "the file on the host differs")
 
 
-@check("files.tree", "a tree of 500 files, empty directories, symlinks and modes goes up and comes down", needs=NEEDS)
+@check(
+    "files.tree",
+    "a tree of 500 files with empty directories, symlinks and modes survives upload and download",
+    needs=NEEDS,
+)
 async def tree(context: Context) -> None:
     box = await context.sandbox()
     path, folder = await context.scratch(box), context.folder()
@@ -38,10 +42,10 @@ async def tree(context: Context) -> None:
     seen = await run(box, "cat 'sub 7/deep/file 7'; cat link; cat 'sub 3/up'", cwd=f"{path}/tree")
     expect.equal(seen.text, "content 7\ncontent 0\ncontent 3\n", "what commands read in the tree")
     await box.files.download(f"{path}/tree", folder / "down")
-    expect.equal(_pictured(folder / "down"), _pictured(folder / "up"), "the tree that came back")
+    expect.equal(_listing(folder / "down"), _listing(folder / "up"), "the tree that came back")
 
 
-@check("files.tree-into", "a tree that goes up into a directory that is there joins what is in it", needs=NEEDS)
+@check("files.tree-into", "uploading a tree into an existing directory keeps the directory's other files", needs=NEEDS)
 async def tree_into(context: Context) -> None:
     box = await context.sandbox()
     path, folder = await context.scratch(box), context.folder()
@@ -51,7 +55,11 @@ async def tree_into(context: Context) -> None:
     expect.equal([entry.name for entry in await box.files.list(f"{path}/tree")], ["new", "old"], "the entries")
 
 
-@check("files.download-links", "a tree whose links leave it is refused, and nothing outside is touched", needs=NEEDS)
+@check(
+    "files.download-links",
+    "a download of a tree with links that leave it is refused, and nothing outside it changes",
+    needs=NEEDS,
+)
 async def download_links(context: Context) -> None:
     for target in ("/etc/passwd", "../../victim", "sub/../../../victim"):
         box = await context.sandbox()
@@ -82,22 +90,25 @@ async def download_limit(context: Context) -> None:
     expect.exited(await run(box, ["true"]))
 
 
-@check("files.download-missing", "downloading nothing is refused with ENOENT", needs=NEEDS)
+@check("files.download-missing", "downloading a missing path raises ENOENT", needs=NEEDS)
 async def download_missing(context: Context) -> None:
     box = await context.sandbox()
-    with expect.raises(FileFailed, what="downloading nothing") as caught:
+    with expect.raises(FileFailed, what="downloading a missing path") as caught:
         await box.files.download("/tmp/conformance-nowhere", context.folder() / "down")
     expect.equal(getattr(caught[0], "errno", None), errno.ENOENT, "the errno")
 
 
 @check(
-    "files.big-file", "a big file goes up and comes down, and the host's memory hardly grows", needs=NEEDS, limit_s=120
+    "files.big-file",
+    "a big file survives upload and download, and the host's memory grows by at most 24 MiB",
+    needs=NEEDS,
+    limit_s=120,
 )
 async def big_file(context: Context) -> None:
     box = await context.sandbox()
     path, folder = await context.scratch(box), context.folder()
     piece = bytes(range(256)) * 4096
-    # More than the bound in any case; an emulated processor may have to encrypt it all.
+    # Both sizes exceed the memory bound. An emulated processor gets the smaller file: it may have to encrypt all of it.
     size_bytes = BIG_FILE_BYTES if context.patience == 1 else BIG_FILE_BYTES // 2
     with (folder / "up").open("wb") as file:
         for number in range(size_bytes // len(piece)):
@@ -105,7 +116,7 @@ async def big_file(context: Context) -> None:
     async with bounded_growth(24 * MIB):
         await box.files.upload(folder / "up", f"{path}/big")
         await box.files.download(f"{path}/big", folder / "down")
-    expect.true(_same(folder / "up", folder / "down"), "the file that came back is another one")
+    expect.true(_same(folder / "up", folder / "down"), "the downloaded file differs")
 
 
 def _make_tree(root: Path) -> None:
@@ -126,17 +137,17 @@ def _make_tree(root: Path) -> None:
     (root / "nothing in it").touch()
 
 
-def _pictured(root: Path) -> dict[str, tuple[int, str]]:
-    """Each path below `root` with its kind and mode (a symlink's is nobody's choice), and its content."""
-    picture = {}
+def _listing(root: Path) -> dict[str, tuple[int, str]]:
+    """Each path below `root` with its mode and content; symlinks without mode, since the kernel ignores theirs."""
+    entries = {}
     for path in root.rglob("*"):
         status = path.lstat()
         if path.is_symlink():
-            picture[str(path.relative_to(root))] = (stat.S_IFLNK, str(path.readlink()))
+            entries[str(path.relative_to(root))] = (stat.S_IFLNK, str(path.readlink()))
         else:
             content = path.read_text() if path.is_file() else ""
-            picture[str(path.relative_to(root))] = (status.st_mode, content)
-    return picture
+            entries[str(path.relative_to(root))] = (status.st_mode, content)
+    return entries
 
 
 def _same(one: Path, other: Path) -> bool:

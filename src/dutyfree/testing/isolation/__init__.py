@@ -1,7 +1,7 @@
-"""Isolation probes: what must fail, and what must still work, behind each kind of wall.
+"""Isolation probes: what a sandbox must refuse and what it must allow, at each level of isolation.
 
-Each probe names the lowest `Isolation` at which its promise holds and tries it on a fresh sandbox, through the contract
-alone. `run_probes` gives a report in which everything that was not run stands with its reason.
+Each probe names the lowest `Isolation` at which its promise holds, and tests it on a new sandbox through the contract
+only. The report of `run_probes` lists each probe that was not run with the reason.
 """
 
 from dutyfree.testing.isolation.catalogue import PROBES

@@ -1,4 +1,4 @@
-"""`python -m dutyfree.testing.isolation SUBSTRATE`: try every probe, report on standard output."""
+"""`python -m dutyfree.testing.isolation SUBSTRATE`: run all isolation probes and print the report on stdout."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dutyfree.testing.isolation import PROBES, Outcome, Result, run_probes
 
 
 def main() -> int:
-    """0 when every promise that was tried is kept, 1 when one is broken, 2 wrong usage, 3 infrastructure failure."""
+    """Return 0 if no probe failed, 1 if one failed, 2 for wrong usage, 3 for an infrastructure failure."""
     parser = argparse.ArgumentParser(prog="python -m dutyfree.testing.isolation", description=__doc__)
     parser.add_argument("substrate", help=f"one of: {', '.join(names())}")
-    parser.add_argument("--json", action="store_true", help="the report for machines")
-    parser.add_argument("--only", metavar="PREFIX", default="", help="only the probes whose id starts with this")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--only", metavar="PREFIX", default="", help="run only the probes whose id starts with this")
     parser.add_argument(
         "--beyond-claim",
         action="store_true",
-        help="also try what the substrate does not claim, except where that would harm this machine",
+        help="also run probes above the isolation level that the substrate claims, unless they could harm this machine",
     )
     options = parser.parse_args()
     probes = [probe for probe in PROBES if probe.id.startswith(options.only)]

@@ -1,4 +1,4 @@
-"""Things that a probe puts on the host, to see whether a sandbox can reach them, and takes away again."""
+"""Files, sockets and processes that a probe puts on the host to see whether a sandbox can reach them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def private_places() -> list[Path]:
-    """The host's directories that no sandbox may look into and in which this user can write."""
+    """The host's directories that no sandbox may read and that this user can write."""
     homes = {Path(entry.pw_dir) for entry in pwd.getpwall() if entry.pw_uid >= 1000 or entry.pw_uid == 0}
     homes.add(Path.home())
     usual = {Path(name) for name in ("/tmp", "/var/tmp", "/run", "/dev/shm", tempfile.gettempdir())}
@@ -22,7 +22,7 @@ def private_places() -> list[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     places = homes | usual | ({Path(runtime)} if runtime else set())
     places |= {home / ".ssh" for home in homes}
-    # Asked first, access() gives no error for what lies in somebody else's home.
+    # os.access() comes first: in another user's home, is_dir() would raise PermissionError.
     return sorted(
         place for place in places if os.access(place, os.W_OK | os.X_OK) and place.is_dir() and place != Path("/")
     )
@@ -30,7 +30,7 @@ def private_places() -> list[Path]:
 
 @contextmanager
 def canary_files(token: str) -> Iterator[list[Path]]:
-    """A world-readable file in each private place, with the token as its content."""
+    """Make a world-readable file with the token as content in each private place."""
     with ExitStack() as stack:
         made = []
         for place in private_places():
@@ -44,7 +44,7 @@ def canary_files(token: str) -> Iterator[list[Path]]:
 
 @contextmanager
 def private_canaries(token: str) -> Iterator[list[Path]]:
-    """In each system directory, a file that is private and one in a directory that is; the token is their content."""
+    """Make a private file, and a file in a private directory, in each system directory; the token is their content."""
     with ExitStack() as stack:
         made = []
         for place in map(
@@ -66,7 +66,7 @@ def private_canaries(token: str) -> Iterator[list[Path]]:
 
 @contextmanager
 def unix_listeners(token: str) -> Iterator[list[str]]:
-    """A listening socket, open to everyone, in each private place and where services keep theirs."""
+    """Listen on a world-writable socket in each private place and in each directory where services keep sockets."""
     services = [Path(name) for name in ("/opt", "/srv", "/var/lib") if os.access(name, os.W_OK | os.X_OK)]
     with ExitStack() as stack:
         made = []
@@ -85,7 +85,7 @@ def unix_listeners(token: str) -> Iterator[list[str]]:
 
 @contextmanager
 def abstract_listener(token: str) -> Iterator[str]:
-    """A listening abstract socket, written with `@` in front."""
+    """Listen on an abstract socket; yields its name with `@` in front."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{token}")
         listener.listen(8)
@@ -94,7 +94,7 @@ def abstract_listener(token: str) -> Iterator[str]:
 
 @contextmanager
 def tcp_listener(address: str) -> Iterator[int]:
-    """A listening TCP socket on `address`; its port."""
+    """Listen on a TCP socket on `address`; yields its port."""
     with socket.socket(socket.AF_INET) as listener:
         listener.bind((address, 0))
         listener.listen(8)
@@ -103,7 +103,7 @@ def tcp_listener(address: str) -> Iterator[int]:
 
 @asynccontextmanager
 async def host_process(token: str) -> AsyncIterator[int]:
-    """A process of the host with the token on its command line; its pid."""
+    """Start a process on the host with the token on its command line; yields its pid."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-S", "-c", "import time; time.sleep(300)", token, stdin=asyncio.subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""All probes, topic by topic."""
+"""All probes, by topic."""
 
 from __future__ import annotations
 

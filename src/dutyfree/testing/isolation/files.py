@@ -1,4 +1,4 @@
-"""Files and paths: the host's are out of reach, and nothing leads the host astray."""
+"""Files and paths: a sandbox cannot reach the host's files, and a download cannot be tricked into following links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dutyfree.testing.isolation.probe import Broken, NotApplicable, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
 
 FILES = Topic("files")
-ROUNDABOUT = ("", "/proc/1/root", "/proc/self/root", "/proc/1/cwd/../../../..", "/proc/self/cwd/../../..", "/../..")
+PATH_PREFIXES = ("", "/proc/1/root", "/proc/self/root", "/proc/1/cwd/../../../..", "/proc/self/cwd/../../..", "/../..")
 SYSTEM_PLACES = ("/etc", "/usr", "/usr/local/bin", "/usr/lib", "/opt", "/var", "/var/lib", "/srv", "/root")
 SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/sudoers")
 CHANGED_FILES = ("/etc/passwd", "/etc/hosts", "/usr/bin/env", "/bin/sh")
@@ -28,16 +28,16 @@ MOST_SOCKETS = 64
 async def canaries(scene: Scene) -> None:
     with canary_files(scene.token) as paths:
         if not paths:
-            raise NotApplicable("this user can write into no private place of the host")
+            raise NotApplicable("this user cannot write to any private directory of the host")
         await _no_canary_in(scene, scene.sandbox, paths)
         async with await scene.another() as younger:
             await _no_canary_in(scene, younger, paths)
-        scene.note(f"tried {len(paths)} places by {len(ROUNDABOUT)} ways")
+        scene.note(f"tried {len(paths)} directories through {len(PATH_PREFIXES)} path prefixes")
 
 
 async def _no_canary_in(scene: Scene, sandbox: Sandbox, paths: Iterable[Path]) -> None:
     for path in paths:
-        for way in ROUNDABOUT:
+        for way in PATH_PREFIXES:
             answer = await scene.ask("read-file", f"{way}{path}", of=sandbox)
             if scene.token in answer.text:
                 raise Broken(f"{way}{path} of the host can be read")
@@ -58,7 +58,7 @@ async def secrets(scene: Scene) -> None:
         if answer.verdict is Verdict.VALUE and answer.text.strip() and answer.text.strip() == text.strip():
             raise Broken(f"{path} of the host can be read")
     if not tried:
-        raise NotApplicable("this user can read no secret of the host either")
+        raise NotApplicable("this user cannot read any secret of the host either")
     scene.note(f"tried {tried} files")
 
 
@@ -70,18 +70,18 @@ def _secret_files() -> list[Path]:
 
 @FILES.probe(
     "private-files",
-    "what the host keeps private in its system directories cannot be read, also what is new",
+    "private files in the host's system directories cannot be read, including new ones",
     Isolation.NAMESPACE,
 )
 async def private_files(scene: Scene) -> None:
-    """Cells have copies of what everyone may read; what is private must not be among them, whenever it was made."""
+    """Cells have copies of world-readable host files; private files must not be among them, however new they are."""
     with private_canaries(scene.token) as paths:
         if not paths:
-            raise NotApplicable("this user can write into no system directory of the host")
+            raise NotApplicable("this user cannot write to any system directory of the host")
         async with await scene.another() as younger:
             for sandbox in (scene.sandbox, younger):
                 for path in paths:
-                    # Root of the sandbox opens what it owns; of these it must own nothing.
+                    # The sandbox's root can open files that it owns, so it must own none of these.
                     await sandbox.run(Action(["/bin/chmod", "a+rX", str(path.parent), str(path)], timeout_s=20))
                     answer = await scene.ask("read-file", str(path), of=sandbox)
                     if scene.token in answer.text:
@@ -93,7 +93,7 @@ async def private_files(scene: Scene) -> None:
 async def unix_sockets(scene: Scene) -> None:
     with unix_listeners(scene.token) as names:
         if not names:
-            raise NotApplicable("this user can write into no private place of the host")
+            raise NotApplicable("this user cannot write to any private directory of the host")
         async with await scene.another() as younger:
             for sandbox in (scene.sandbox, younger):
                 for name in names:
@@ -120,7 +120,7 @@ async def host_services(scene: Scene) -> None:
 
 def _listening_sockets() -> list[str]:
     docker = ["/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock"]
-    names = {name for name in docker if os.path.exists(name)}  # noqa: PTH110 - False where one may not look
+    names = {name for name in docker if os.path.exists(name)}  # noqa: PTH110 - False for paths that this user may not see
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)
         accepts = int(fields[3], 16) & 0x10000
@@ -131,7 +131,7 @@ def _listening_sockets() -> list[str]:
 
 @FILES.probe(
     "writes-stay-inside",
-    "what a sandbox writes into system directories does not reach the host",
+    "files that a sandbox writes in system directories do not reach the host",
     Isolation.NAMESPACE,
     needs=[Capability.PRIVATE_FILES],
 )
@@ -169,7 +169,7 @@ def _contents(names: Iterable[str]) -> dict[str, bytes]:
 
 @FILES.probe(
     "neighbours",
-    "what one sandbox writes, another one does not see",
+    "no sandbox sees the files that another one writes",
     Isolation.NAMESPACE,
     needs=[Capability.PRIVATE_FILES],
 )
@@ -184,14 +184,14 @@ async def neighbours(scene: Scene) -> None:
                 raise Broken(f"{path} of one sandbox can be read in another")
 
 
-@FILES.probe("state", "the substrate's own state and layers on the host cannot be looked into", Isolation.NAMESPACE)
+@FILES.probe("state", "the substrate's state and layers on the host cannot be listed", Isolation.NAMESPACE)
 async def state(scene: Scene) -> None:
     places = [Path(tempfile.gettempdir()), Path("/run"), Path("/var/lib"), Path.home() / ".local/share"]
     places += [Path(os.environ[name]) for name in ("XDG_RUNTIME_DIR", "XDG_DATA_HOME") if os.environ.get(name)]
     own = [path for place in places if place.is_dir() for path in place.glob("dutyfree*") if path.is_dir()]
     full = [path for path in own if os.access(path, os.R_OK) and any(path.iterdir())]
     if not full:
-        raise NotApplicable("the substrate keeps no state where this user could see it")
+        raise NotApplicable("the substrate keeps no state that this user could list")
     for path in full:
         answer = await scene.ask("count-entries", str(path))
         if answer.verdict is Verdict.VALUE and answer.text != "0":
@@ -199,7 +199,9 @@ async def state(scene: Scene) -> None:
     scene.note(f"tried {', '.join(map(str, full))}")
 
 
-@FILES.probe("link-to-host", "a download of a link to a host's file gives nothing of the host", Isolation.NAMESPACE)
+@FILES.probe(
+    "link-to-host", "a download of a symlink to a host file does not give the host's content", Isolation.NAMESPACE
+)
 async def link_to_host(scene: Scene) -> None:
     with canary_files(scene.token) as paths, tempfile.TemporaryDirectory() as directory:
         for number, path in enumerate(paths):
@@ -212,10 +214,10 @@ async def link_to_host(scene: Scene) -> None:
                 content = b""
             got = local.read_bytes() if local.is_file() else b""
             if scene.token.encode() in got + content:
-                raise Broken(f"a link in the sandbox brought out {path} of the host")
+                raise Broken(f"the download of a symlink in the sandbox gave {path} of the host")
 
 
-@FILES.probe("download-trap", "links in a downloaded tree lead nowhere outside the target directory", Isolation.NONE)
+@FILES.probe("download-trap", "links in a downloaded tree cannot point outside the target directory", Isolation.NONE)
 async def download_trap(scene: Scene) -> None:
     with tempfile.TemporaryDirectory() as directory:
         outside, local = Path(directory) / "outside", Path(directory) / "local"
@@ -228,9 +230,9 @@ async def download_trap(scene: Scene) -> None:
         )
         try:
             await scene.sandbox.files.download(trap, local)
-            scene.note("the tree was taken")
+            scene.note("the download accepted the tree")
         except (FileFailed, GuestMisbehaved) as error:
-            scene.note(f"the tree was refused: {type(error).__name__}")
+            scene.note(f"the download refused the tree: {type(error).__name__}")
         if sorted(path.name for path in outside.iterdir()) != ["kept"] or (outside / "kept").read_text() != "kept":
             raise Broken("the download wrote outside its target directory")
         for path in local.rglob("*"):
@@ -238,7 +240,7 @@ async def download_trap(scene: Scene) -> None:
                 raise Broken(f"the download made a link that leaves its target directory: {path.name}")
 
 
-@FILES.probe("mount-table", "what the sandbox's mount table tells about the host", Isolation.NAMESPACE, recorded=True)
+@FILES.probe("mount-table", "what the sandbox's mount table shows of the host", Isolation.NAMESPACE, recorded=True)
 async def mount_table(scene: Scene) -> None:
     seen = await scene.run(["/bin/cat", "/proc/self/mountinfo"])
     lines = seen.text.splitlines()

@@ -1,4 +1,4 @@
-"""The guest agent: the sandbox's own processes can neither use nor spoil it."""
+"""The guest agent: processes in the sandbox can neither control nor damage it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GUEST = Topic("guest")
 GUEST_NAME = "dutyfree-guest"
 
 
-@GUEST.probe("descriptors", "a command has its three standard descriptors and no other", Isolation.NONE)
+@GUEST.probe("descriptors", "a command has only its three standard descriptors", Isolation.NONE)
 async def descriptors(scene: Scene) -> None:
     seen = await scene.value_of("open-descriptors")
     if seen != "0 1 2":
@@ -23,7 +23,7 @@ async def descriptors(scene: Scene) -> None:
 
 @GUEST.probe(
     "session-descriptors",
-    "a session's command has no other descriptors either",
+    "a session's command has only its three standard descriptors",
     Isolation.NONE,
     needs=[Capability.SESSIONS],
 )
@@ -31,12 +31,12 @@ async def session_descriptors(scene: Scene) -> None:
     async with await scene.sandbox.session() as shell:
         seen = await shell.run(f"{scene.home}/probe open-descriptors", timeout_s=20)
     if seen.text != "value 0 1 2\n":
-        raise Broken(f"a session's command says {seen.text[:200]!r}")
+        raise Broken(f"a session's command printed {seen.text[:200]!r}")
 
 
 @GUEST.probe(
     "terminal-descriptors",
-    "a terminal's command has no other descriptors",
+    "a terminal's command has only its three standard descriptors",
     Isolation.NONE,
     needs=[Capability.TERMINALS],
 )
@@ -46,10 +46,10 @@ async def terminal_descriptors(scene: Scene) -> None:
         while chunk := await screen.read():
             shown = (shown + chunk)[:4096]
     if shown.strip() != b"value 0 1 2":
-        raise Broken(f"a terminal's command says {shown[:200]!r}")
+        raise Broken(f"a terminal's command printed {shown[:200]!r}")
 
 
-def _untouchable(name: str, promise: str, question: str) -> None:
+def _denies_on_guest(name: str, promise: str, question: str) -> None:
     @GUEST.probe(name, promise, Isolation.CONTAINER)
     async def check(scene: Scene) -> None:
         answer = await scene.ask(question, await _guest_pid(scene))
@@ -59,21 +59,21 @@ def _untouchable(name: str, promise: str, question: str) -> None:
 
 
 async def _guest_pid(scene: Scene) -> str:
-    """The guest is process 1 where the sandbox has its own numbers; otherwise an ancestor that bears its name."""
+    """The guest's pid: 1 if the sandbox has its own pid namespace, otherwise the pid of an ancestor with its name."""
     if scene.substrate.isolation >= Isolation.NAMESPACE:
         return "1"
     answer = await scene.ask("find-named", GUEST_NAME)
     if answer.verdict is not Verdict.VALUE:
-        raise NotApplicable("no guest agent is to be seen from inside")
+        raise NotApplicable("no guest agent is visible in the sandbox")
     return answer.text
 
 
-_untouchable("look-at-descriptors", "the guest's descriptors cannot be looked at", "look-at-descriptors")
-_untouchable("steal-descriptor", "the guest's descriptors cannot be taken", "steal-descriptor")
-_untouchable("trace", "the guest cannot be traced", "trace")
-_untouchable("memory", "the guest's memory cannot be read by a call", "read-memory")
-_untouchable("open-memory", "the guest's memory cannot be opened", "open-memory")
-_untouchable("program", "the guest's program cannot be written", "write-program")
+_denies_on_guest("look-at-descriptors", "the guest's descriptors cannot be listed", "look-at-descriptors")
+_denies_on_guest("steal-descriptor", "the guest's descriptors cannot be taken", "steal-descriptor")
+_denies_on_guest("trace", "the guest cannot be traced", "trace")
+_denies_on_guest("memory", "the guest's memory cannot be read with process_vm_readv", "read-memory")
+_denies_on_guest("open-memory", "the guest's /proc/PID/mem cannot be opened", "open-memory")
+_denies_on_guest("program", "the guest's program cannot be written", "write-program")
 
 
 @GUEST.probe(
@@ -98,26 +98,36 @@ async def re_entry(scene: Scene) -> None:
 
 
 def _restore(program: Path, content: bytes) -> None:
-    """Whoever runs the probes needs the guest afterwards."""
+    """Undo the damage: later probes need the guest's program."""
     program.unlink()
     program.write_bytes(content)
     program.chmod(0o755)
 
 
-def _survives(name: str, promise: str, *question: str) -> None:
+def _survives_signal(name: str, promise: str, *question: str) -> None:
     @GUEST.probe(name, promise, Isolation.NAMESPACE, unsafe=True)
     async def check(scene: Scene) -> None:
         try:
             await scene.run([f"{scene.home}/probe", *question], timeout_s=5)
             await scene.must_answer()
-            scene.note("the sandbox lives")
+            scene.note("the sandbox is alive")
         except (InfraFailed, SandboxGone) as error:
-            scene.note(f"the sandbox died and said so: {type(error).__name__}")
+            scene.note(f"the sandbox died and raised {type(error).__name__}")
 
 
-_survives("kill", "SIGKILL to the guest leaves it alive, or fails with its type", "signal-process", "1", "9")
-_survives("kill-all", "SIGKILL to everyone leaves the guest alive, or fails with its type", "signal-process", "-1", "9")
-_survives(
-    "stop-all", "SIGSTOP to everyone leaves the guest alive, or fails with its type", "signal-process", "-1", "19"
+_survives_signal(
+    "kill", "after SIGKILL to the guest the sandbox works, or raises a typed error", "signal-process", "1", "9"
 )
-_survives("every-signal", "no signal upsets the guest, or it fails with its type", "every-signal", "1")
+_survives_signal(
+    "kill-all", "after SIGKILL to all processes the sandbox works, or raises a typed error", "signal-process", "-1", "9"
+)
+_survives_signal(
+    "stop-all",
+    "after SIGSTOP to all processes the sandbox works, or raises a typed error",
+    "signal-process",
+    "-1",
+    "19",
+)
+_survives_signal(
+    "every-signal", "after every signal to the guest the sandbox works, or raises a typed error", "every-signal", "1"
+)

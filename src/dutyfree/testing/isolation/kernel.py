@@ -1,4 +1,4 @@
-"""The kernel that sandbox and host share: calls, files and sockets that reach it are refused."""
+"""The kernel that sandbox and host share: dangerous system calls, files and sockets are refused."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ KERNEL = Topic("kernel")
 
 _CALLS = (
     ("mount", "no file system can be mounted", "mount", "{home}"),
-    ("bind-mount", "no directory can be mounted elsewhere", "bind-mount", "{home}"),
+    ("bind-mount", "no directory can be bind-mounted", "bind-mount", "{home}"),
     ("umount", "nothing can be unmounted", "umount", "{home}"),
     ("pivot-root", "the root cannot be changed", "pivot-root", "{home}"),
-    ("fsopen", "no file system can be mounted by the newer calls", "fsopen"),
-    ("open-tree", "no mount can be copied", "open-tree"),
+    ("fsopen", "no file system can be mounted with fsopen", "fsopen"),
+    ("open-tree", "no mount can be cloned with open_tree", "open-tree"),
     (
         "block-device",
-        "a block device that the sandbox makes cannot be opened",
+        "a block device node that the sandbox makes cannot be opened",
         "use-new-node",
         "{home}/n",
         "b",
@@ -28,33 +28,33 @@ _CALLS = (
     ),
     (
         "character-device",
-        "a device that the sandbox makes cannot be opened",
+        "a character device node that the sandbox makes cannot be opened",
         "use-new-node",
         "{home}/n",
         "c",
         "1",
         "11",
     ),
-    ("devices", "only harmless device nodes are there", "devices"),
+    ("devices", "/dev has only harmless device nodes", "devices"),
     ("proc-sys", "no kernel setting can be written", "writable-below", "/proc/sys"),
     ("sys", "nothing in /sys can be written", "writable-below", "/sys"),
-    ("cgroup", "no control group can be written, its release agent included", "cgroup-control"),
+    ("cgroup", "no control group can be written, including its release_agent", "cgroup-control"),
     (
         "core-pattern",
-        "the host's handler of core dumps cannot be set",
+        "the host's core dump handler cannot be set",
         "open-file",
         "w",
         "/proc/sys/kernel/core_pattern",
     ),
     ("modprobe", "the host's module loader cannot be set", "open-file", "w", "/proc/sys/kernel/modprobe"),
-    ("sysrq", "the kernel takes no emergency commands", "open-file", "w", "/proc/sysrq-trigger"),
+    ("sysrq", "no SysRq command can be sent to the kernel", "open-file", "w", "/proc/sysrq-trigger"),
     ("kcore", "the kernel's memory cannot be read", "open-file", "r", "/proc/kcore"),
     ("kmsg", "the kernel's log cannot be read as a file", "open-file", "r", "/proc/kmsg"),
     ("kallsyms", "the kernel's addresses are not shown", "kernel-addresses"),
-    ("kernel-log", "the kernel's log cannot be read by a call", "read-kernel-log"),
-    ("add-key", "no key can be put into the kernel", "add-key"),
+    ("kernel-log", "the kernel's log cannot be read with syslog(2)", "read-kernel-log"),
+    ("add-key", "no key can be added to a kernel keyring", "add-key"),
     ("keyctl", "the kernel's keyrings cannot be used", "keyctl"),
-    ("request-key", "no key can be asked of the kernel", "request-key"),
+    ("request-key", "no key can be requested from the kernel", "request-key"),
     ("init-module", "no module can be loaded from memory", "init-module"),
     ("finit-module", "no module can be loaded from a file", "finit-module"),
     ("delete-module", "no module can be unloaded", "delete-module"),
@@ -63,22 +63,22 @@ _CALLS = (
     ("reboot", "the machine cannot be restarted", "reboot"),
     ("bpf", "no BPF object can be made", "bpf"),
     ("perf", "performance counters cannot be opened", "perf-event-open"),
-    ("userfaultfd", "page faults cannot be held up", "userfaultfd"),
+    ("userfaultfd", "page faults cannot be delayed with userfaultfd", "userfaultfd"),
     ("io-uring", "no io_uring can be made", "io-uring-setup"),
-    ("aio", "no asynchronous I/O, of which the machine has a bounded number, can be set up", "io-setup"),
-    ("socket-filter", "no program can be attached to a socket", "attach-filter", "one"),
-    ("port-filter", "no program can be attached to the sockets of a port", "attach-filter", "reuseport"),
+    ("aio", "no asynchronous I/O context can be created, since the machine has a limited number of them", "io-setup"),
+    ("socket-filter", "no filter program can be attached to a socket", "attach-filter", "one"),
+    ("port-filter", "no filter program can be attached to the sockets of a port", "attach-filter", "reuseport"),
     ("file-handles", "no file can be opened by its handle", "open-by-handle-at"),
     ("setns", "no namespace can be entered", "setns"),
-    ("tiocsti", "nothing can be typed into a terminal from behind", "tiocsti"),
-    ("tioclinux", "the console cannot be driven", "tioclinux"),
+    ("tiocsti", "no input can be injected into a terminal with TIOCSTI", "tiocsti"),
+    ("tioclinux", "the console cannot be controlled with TIOCLINUX", "tioclinux"),
     ("adjust-clock", "the clock cannot be adjusted", "adjust-clock"),
     ("set-clock", "the clock cannot be set", "set-clock"),
     ("accounting", "process accounting cannot be changed", "acct"),
     ("swap", "swap space cannot be added", "swapon"),
-    ("ports", "hardware ports cannot be reached", "port-access"),
-    ("i386-calls", "the 32-bit door for system calls is shut", "call-i386"),
-    ("x32-calls", "the x32 door for system calls is shut", "call-x32"),
+    ("ports", "hardware I/O ports cannot be accessed", "port-access"),
+    ("i386-calls", "32-bit (i386) system calls are refused", "call-i386"),
+    ("x32-calls", "x32 system calls are refused", "call-x32"),
 )
 
 for _name, _promise, *_question in _CALLS:
@@ -122,7 +122,7 @@ for _name, _words, _family, _type, _protocol in _SOCKETS:
     )
 
 
-@KERNEL.probe("keys", "no key of the host is named in /proc/keys", Isolation.CONTAINER, shared_kernel=True)
+@KERNEL.probe("keys", "/proc/keys shows no key of the host", Isolation.CONTAINER, shared_kernel=True)
 async def keys(scene: Scene) -> None:
     answer = await scene.ask("read-file", "/proc/keys")
     if answer.verdict is Verdict.VALUE and answer.text.strip():

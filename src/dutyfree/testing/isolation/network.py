@@ -1,4 +1,4 @@
-"""Network: a sandbox without one reaches itself and nothing else."""
+"""Network: a sandbox with network NONE reaches only itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dutyfree.testing.isolation.probe import Broken, NotApplicable, Scene, Topic
 NETWORK = Topic("network")
 SIOCGIFADDR = 0x8915
 OUTSIDE = "203.0.113.1"
-"""An address that is documentation's alone: a route to it is a route to anywhere."""
+"""An address reserved for documentation (RFC 5737): only a default route leads to it."""
 WITH_HOST = SandboxSpec(network=Network.HOST)
 
 NETWORK.allows("loopback", "a program can talk to itself over TCP", "loopback")
@@ -25,7 +25,7 @@ NETWORK.allows(
 
 @NETWORK.probe(
     "host-loopback",
-    "a listener on the host's loopback is out of reach",
+    "a listener on the host's loopback cannot be reached",
     Isolation.NAMESPACE,
     needs=[Capability.DENY_NETWORK],
 )
@@ -36,14 +36,14 @@ async def host_loopback(scene: Scene) -> None:
 
 @NETWORK.probe(
     "host-addresses",
-    "a listener on the host's other addresses is out of reach",
+    "a listener on the host's other addresses cannot be reached",
     Isolation.NAMESPACE,
     needs=[Capability.DENY_NETWORK],
 )
 async def host_addresses(scene: Scene) -> None:
     addresses = [address for address in _host_addresses() if not address.startswith("127.")]
     if not addresses:
-        raise NotApplicable("the host has no address but its loopback")
+        raise NotApplicable("the host has only its loopback address")
     with tcp_listener("0.0.0.0") as port:
         for address in addresses:
             await scene.must_deny("connect-tcp", address, str(port))
@@ -61,7 +61,9 @@ def _host_addresses() -> list[str]:
     return found
 
 
-@NETWORK.probe("outside", "there is no route to anywhere", Isolation.NAMESPACE, needs=[Capability.DENY_NETWORK])
+@NETWORK.probe(
+    "outside", "there is no route to outside addresses", Isolation.NAMESPACE, needs=[Capability.DENY_NETWORK]
+)
 async def outside(scene: Scene) -> None:
     await scene.must_deny("send-udp", OUTSIDE)
 
@@ -75,7 +77,7 @@ async def interfaces(scene: Scene) -> None:
 
 @NETWORK.probe(
     "host-abstract-socket",
-    "the host's abstract unix sockets are out of reach",
+    "the host's abstract unix sockets cannot be reached",
     Isolation.NAMESPACE,
     needs=[Capability.DENY_NETWORK],
 )
@@ -84,7 +86,9 @@ async def host_abstract_socket(scene: Scene) -> None:
         await scene.must_deny("connect-unix", name)
 
 
-@NETWORK.probe("with-host", "a sandbox with the host's network reaches its loopback", Isolation.NONE, spec=WITH_HOST)
+@NETWORK.probe(
+    "with-host", "a sandbox with the host's network reaches the host's loopback", Isolation.NONE, spec=WITH_HOST
+)
 async def with_host(scene: Scene) -> None:
     with tcp_listener("127.0.0.1") as port:
         await scene.must_allow("connect-tcp", "127.0.0.1", str(port))
@@ -92,7 +96,7 @@ async def with_host(scene: Scene) -> None:
 
 @NETWORK.probe(
     "with-host-abstract-socket",
-    "whether a sandbox with the host's network reaches its abstract sockets",
+    "whether a sandbox with the host's network reaches the host's abstract sockets",
     Isolation.NAMESPACE,
     spec=WITH_HOST,
     recorded=True,
@@ -112,7 +116,7 @@ NETWORK.denies(
 )
 NETWORK.denies(
     "listen-in",
-    "a sandbox with the host's network cannot listen in on it",
+    "a sandbox with the host's network cannot capture its packets",
     Isolation.CONTAINER,
     "socket",
     str(int(socket.AF_PACKET)),
@@ -122,7 +126,7 @@ NETWORK.denies(
 )
 NETWORK.denies(
     "forge",
-    "a sandbox with the host's network cannot forge packets on it",
+    "a sandbox with the host's network cannot send forged packets",
     Isolation.CONTAINER,
     "socket",
     str(int(socket.AF_INET)),

@@ -1,4 +1,4 @@
-"""Everyday work: a wall that stops it is no good either."""
+"""Everyday work: isolation must not break ordinary programs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ ORDINARY.allows("trace-child", "a program can trace its own child, as debuggers 
 ORDINARY.allows("threads", "a program can start threads", "threads", "64")
 ORDINARY.allows("terminals", "a program can make a pseudo-terminal", "terminal-pair")
 ORDINARY.allows("shared-memory", "/dev/shm works", "posix-shared-memory", "/{token}")
-ORDINARY.allows("devices", "null, zero, full, random and urandom do what they are for", "device-nodes")
-ORDINARY.allows("proc", "a process can read about itself", "open-file", "r", "/proc/self/maps")
+ORDINARY.allows("devices", "/dev/null, zero, full, random and urandom work", "device-nodes")
+ORDINARY.allows("proc", "a process can read its own /proc entries", "open-file", "r", "/proc/self/maps")
 
 
-@ORDINARY.probe("calls", "system calls of everyday programs work", Isolation.NONE)
+@ORDINARY.probe("calls", "the system calls of everyday programs work", Isolation.NONE)
 async def calls(scene: Scene) -> None:
     seen = await scene.value_of("everyday-calls")
     if seen != "all":
         raise Broken(seen)
 
 
-@ORDINARY.probe("processes", "500 processes at once fit below the default limit", Isolation.NONE)
+@ORDINARY.probe("processes", "the default process limit allows 500 concurrent processes", Isolation.NONE)
 async def processes(scene: Scene) -> None:
     seen = await scene.value_of("many-processes", "500")
     if seen != "500":
@@ -40,14 +40,14 @@ async def home_and_tmp(scene: Scene) -> None:
             raise Broken(f"{place} cannot be written: {seen.stderr[:200]!r}")
 
 
-@ORDINARY.probe("terminal", "a command on a terminal finds it", Isolation.NONE, needs=[Capability.TERMINALS])
+@ORDINARY.probe("terminal", "a command on a terminal can open /dev/tty", Isolation.NONE, needs=[Capability.TERMINALS])
 async def terminal(scene: Scene) -> None:
     async with await scene.sandbox.terminal([f"{scene.home}/probe", "on-terminal"]) as screen:
         shown = b""
         while chunk := await screen.read():
             shown = (shown + chunk)[:4096]
     if not shown.startswith(b"allowed /dev/pts/"):
-        raise Broken(f"the command on a terminal said {shown[:200]!r}")
+        raise Broken(f"the command on a terminal printed {shown[:200]!r}")
     scene.note(shown.decode("utf-8", "replace").strip())
 
 

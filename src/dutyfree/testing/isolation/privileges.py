@@ -1,4 +1,4 @@
-"""Privileges: what a sandbox's processes are, and that they cannot become more."""
+"""Privileges: which ones a sandbox's processes have, and that they cannot gain more."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ FORBIDDEN_CAPABILITIES = {
     39: "BPF",
     40: "CHECKPOINT_RESTORE",
 }
-"""By number. MKNOD is not here: a node that cannot be opened is harmless, and that is probed."""
+"""Capability numbers and names. Without MKNOD: a node that cannot be opened is harmless, and `kernel` probes that."""
 
 
 @PRIVILEGES.probe(
-    "no-new-privs", "no program can gain privileges when it is started", Isolation.CONTAINER, shared_kernel=True
+    "no-new-privs",
+    "no program can gain privileges by exec (no_new_privs is set)",
+    Isolation.CONTAINER,
+    shared_kernel=True,
 )
 async def no_new_privs(scene: Scene) -> None:
     seen = await scene.value_of("status-field", "NoNewPrivs")
@@ -52,7 +55,7 @@ async def seccomp(scene: Scene) -> None:
         raise Broken(f"Seccomp is {seen}, and 2 means filtered")
 
 
-@PRIVILEGES.probe("capabilities", "no dangerous capability can be had", Isolation.CONTAINER, shared_kernel=True)
+@PRIVILEGES.probe("capabilities", "no process can have a dangerous capability", Isolation.CONTAINER, shared_kernel=True)
 async def capabilities(scene: Scene) -> None:
     for field in ("CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"):
         bits = int(await scene.value_of("status-field", field), 16)
@@ -62,7 +65,7 @@ async def capabilities(scene: Scene) -> None:
         scene.note(f"{field} {bits:x}")
 
 
-@PRIVILEGES.probe("setuid", "a set-user-id program of root does not raise another user", Isolation.CONTAINER)
+@PRIVILEGES.probe("setuid", "a set-user-id root program does not make another user root", Isolation.CONTAINER)
 async def setuid(scene: Scene) -> None:
     await _needs_other_users(scene)
     seen = await scene.value_of("run-setuid-copy", f"{scene.home}/copy", str(OTHER_USER))
@@ -70,7 +73,7 @@ async def setuid(scene: Scene) -> None:
         raise Broken(f"user {OTHER_USER} became user {seen}")
 
 
-@PRIVILEGES.probe("become-user", "root can become an ordinary user and works as one", Isolation.NONE)
+@PRIVILEGES.probe("become-user", "root can switch to an ordinary user and write files as that user", Isolation.NONE)
 async def become_user(scene: Scene) -> None:
     await _needs_other_users(scene)
     seen = await scene.value_of("become-user", str(OTHER_USER), f"/tmp/{scene.token}")
@@ -87,7 +90,7 @@ async def own_files(scene: Scene) -> None:
 
 
 async def has_other_users(scene: Scene) -> bool:
-    """Whether the sandbox has a range of user ids to itself."""
+    """Whether the sandbox's root can switch to the user id `OTHER_USER`."""
     if await scene.value_of("effective-uid") != "0":
         return False
     ranges = (await scene.value_of("read-file", "/proc/self/uid_map")).split()
@@ -104,7 +107,7 @@ PRIVILEGES.denies("realtime", "no process can get real-time priority", Isolation
 PRIVILEGES.denies("priority", "no process can raise its priority", Isolation.CONTAINER, "raise-priority")
 
 
-@PRIVILEGES.probe("personality", "what execution personality a process may take", Isolation.CONTAINER, recorded=True)
+@PRIVILEGES.probe("personality", "which execution personalities a process may set", Isolation.CONTAINER, recorded=True)
 async def personality(scene: Scene) -> None:
     for name, bits in (("ADDR_NO_RANDOMIZE", 0x0040000), ("READ_IMPLIES_EXEC", 0x0400000), ("PER_LINUX32", 0x8)):
         answer = await scene.ask("personality", hex(bits))

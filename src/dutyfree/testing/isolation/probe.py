@@ -1,4 +1,4 @@
-"""How a probe is declared, and what its check can do."""
+"""Declares probes, and gives a probe's check its tools."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ENVIRONMENT_SECRET = "DUTYFREE_PROBE_SECRET"
 
 
 class Broken(Exception):
-    """The promise was not kept; says how."""
+    """The substrate did not keep a promise; the message says how."""
 
 
 class NotApplicable(Exception):
-    """The promise cannot be tried on this machine or in this sandbox; says why."""
+    """The promise cannot be tested on this machine or in this sandbox; the message says why."""
 
 
 class Recorded(Exception):
@@ -31,7 +31,7 @@ class Recorded(Exception):
 
 @dataclass(slots=True)
 class Scene:
-    """One probe's stage: a fresh sandbox with the probe program in it."""
+    """The tools of one probe: a new sandbox with the probe program in it."""
 
     substrate: Substrate
     sandbox: Sandbox
@@ -44,14 +44,14 @@ class Scene:
     """The value of ENVIRONMENT_SECRET."""
     notes: list[str] = field(default_factory=list)
     token: str = field(default_factory=lambda: f"dutyfree-probe-{secrets.token_hex(8)}")
-    """Unique, for names and contents that are looked for afterwards."""
+    """A unique word for names and contents that a probe searches for afterwards."""
 
     def note(self, text: str) -> None:
-        """Add something that the reader of the report should know."""
+        """Add a note to the report."""
         self.notes.append(text)
 
     def filled_in(self, question: Iterable[str]) -> list[str]:
-        """The question with this scene's home and token in it."""
+        """The question with `{home}` and `{token}` replaced by this scene's."""
         return [word.replace("{home}", self.home).replace("{token}", self.token) for word in question]
 
     async def run(self, command: Command, *, timeout_s: float = ASK_TIMEOUT_S) -> Observation:
@@ -61,28 +61,28 @@ class Scene:
     async def ask(self, *question: str, of: Sandbox | None = None) -> Answer:
         """Run the probe program in the sandbox, or in another one of the same substrate."""
         action = Action([f"{self.home}/probe", *question], timeout_s=ASK_TIMEOUT_S)
-        return _asked(read_answer(" ".join(question), await (of or self.sandbox).run(action)))
+        return _raise_if_broken(read_answer(" ".join(question), await (of or self.sandbox).run(action)))
 
     async def ask_host(self, *question: str) -> Answer:
-        """Run the probe program outside, as this user."""
+        """Run the probe program on the host, as this user."""
         process = await asyncio.create_subprocess_exec(
             self.program, *question, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
         )
         stdout, _ = await asyncio.wait_for(process.communicate(), ASK_TIMEOUT_S)
         code = process.returncode or 0
-        return _asked(parse_answer(" ".join(question), stdout, -code if code < 0 else None))
+        return _raise_if_broken(parse_answer(" ".join(question), stdout, -code if code < 0 else None))
 
     async def must_deny(self, *question: str) -> None:
-        """The sandbox refuses; a note says when that tells little, because outside it is refused in the same way."""
+        """Raise Broken unless the sandbox refuses. A note says so if the host refuses in the same way."""
         answer = await self.ask(*question)
         if answer.verdict is not Verdict.DENIED:
             raise Broken(str(answer))
         outside = await self.ask_host(*(word.replace(self.home, str(self.program.parent)) for word in question))
-        tells = (outside.verdict, outside.text) != (answer.verdict, answer.text)
-        self.note(f"{answer}" if tells else f"{answer} (tells little: outside it is {outside.verdict} {outside.text})")
+        same_on_host = (outside.verdict, outside.text) == (answer.verdict, answer.text)
+        self.note(f"{answer} (weak evidence: the host refuses it, too)" if same_on_host else f"{answer}")
 
     async def must_allow(self, *question: str) -> None:
-        """The sandbox lets it happen."""
+        """Raise Broken unless the sandbox allows it."""
         answer = await self.ask(*question)
         if answer.verdict is not Verdict.ALLOWED:
             raise Broken(str(answer))
@@ -95,7 +95,7 @@ class Scene:
         return answer.text
 
     async def another(self) -> Sandbox:
-        """A second sandbox, alike and with the probe program in the same place; the caller destroys it."""
+        """Create a second sandbox with the same spec and the probe program; the caller destroys it."""
         sandbox = await self.substrate.create(self.spec)
         try:
             await install(sandbox, self.program, self.home)
@@ -105,19 +105,19 @@ class Scene:
         return sandbox
 
     async def must_answer(self) -> None:
-        """The sandbox still runs commands."""
+        """Raise Broken unless the sandbox still runs commands."""
         seen = await self.run(["/bin/sh", "-c", "echo alive"])
         if seen.text != "alive\n":
-            raise Broken(f"afterwards the sandbox does not answer: exit {seen.exit_code}, {seen.stderr[:200]!r}")
+            raise Broken(f"the sandbox no longer runs commands: exit {seen.exit_code}, {seen.stderr[:200]!r}")
 
     def needs_limit(self, word: str) -> None:
-        """Raise NotApplicable when the sandbox says that it does not enforce the limit that has `word` in its name."""
+        """Raise NotApplicable if the sandbox reports that it does not enforce the limit with `word` in its name."""
         for gap in self.sandbox.unenforced:
             if word in gap.what:
                 raise NotApplicable(f"the sandbox does not enforce {gap.what}: {gap.reason}")
 
 
-def _asked(answer: Answer) -> Answer:
+def _raise_if_broken(answer: Answer) -> Answer:
     if answer.verdict is Verdict.BROKEN:
         raise Broken(str(answer))
     return answer
@@ -136,21 +136,21 @@ Check = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One promise about sandboxes, and how to try it."""
+    """One promise about sandboxes, and the function that tests it."""
 
     id: str
     promise: str
     check: Check
     level: Isolation
-    """The lowest claim at which the promise must hold."""
+    """The lowest isolation level at which the promise must hold."""
     needs: frozenset[Capability] = frozenset()
     spec: SandboxSpec = field(default_factory=SandboxSpec)
     shared_kernel: bool = False
-    """It protects the kernel that sandbox and host share; to one of its own a sandbox may do what it likes."""
+    """The probe protects the kernel that sandbox and host share; it does not apply to a sandbox with its own kernel."""
     unsafe: bool = False
-    """It would harm the host if the wall were not there, so that it is never run below its level."""
+    """The probe harms the host if the isolation is missing, so it never runs below its level."""
     recorded: bool = False
-    """There is no promise to break: the report says what was seen."""
+    """Nothing is promised: the report only says what the probe saw."""
 
 
 class Topic:
@@ -172,7 +172,7 @@ class Topic:
         unsafe: bool = False,
         recorded: bool = False,
     ) -> Callable[[Check], Check]:
-        """Declare the decorated check as a probe."""
+        """Declare the decorated function as a probe."""
 
         def declare(check: Check) -> Check:
             probe = Probe(
@@ -194,14 +194,14 @@ class Topic:
     def denies(
         self, name: str, promise: str, level: Isolation, *question: str, spec: SandboxSpec | None = None
     ) -> None:
-        """Declare that the shared kernel refuses one question; `{home}` and `{token}` are the scene's."""
+        """Declare a probe: the shared kernel must refuse this question (`{home}` and `{token}` are filled in)."""
 
         @self.probe(name, promise, level, shared_kernel=True, spec=spec)
         async def check(scene: Scene) -> None:
             await scene.must_deny(*scene.filled_in(question))
 
     def allows(self, name: str, promise: str, *question: str) -> None:
-        """Declare that one question is answered with `allowed` at every level."""
+        """Declare a probe: at every isolation level the answer to this question must be `allowed`."""
 
         @self.probe(name, promise, Isolation.NONE)
         async def check(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Processes: those of the host can be neither seen nor touched."""
+"""Processes: a sandbox can neither see nor affect the host's processes."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ async def invisible(scene: Scene) -> None:
         await scene.must_deny("find-in-processes", "cmdline", scene.token)
 
 
-def _out_of_reach(name: str, promise: str, *question: str) -> None:
+def _denies_on_host_process(name: str, promise: str, *question: str) -> None:
     @PROCESSES.probe(name, promise, Isolation.NAMESPACE)
     async def check(scene: Scene) -> None:
         async with host_process(scene.token) as pid:
             await scene.must_deny(question[0], str(pid), *question[1:])
 
 
-_out_of_reach("signal", "a process of the host cannot be sent a signal", "signal-process", "0")
-_out_of_reach("trace", "a process of the host cannot be traced", "trace")
-_out_of_reach("memory", "the memory of a process of the host cannot be read", "read-memory")
-_out_of_reach("pidfd", "a process of the host cannot be got hold of by a descriptor", "pidfd")
-_out_of_reach("descriptors", "the descriptors of a process of the host cannot be looked at", "look-at-descriptors")
+_denies_on_host_process("signal", "a sandbox cannot send a signal to a process of the host", "signal-process", "0")
+_denies_on_host_process("trace", "a process of the host cannot be traced", "trace")
+_denies_on_host_process("memory", "the memory of a process of the host cannot be read", "read-memory")
+_denies_on_host_process("pidfd", "no pidfd can be opened for a process of the host", "pidfd")
+_denies_on_host_process(
+    "descriptors", "the descriptors of a process of the host cannot be listed", "look-at-descriptors"
+)
 
 
 async def _leave_tree(scene: Scene, way: str) -> None:
-    """The action of a program that tries to leave it times out. Raises Broken if the program has a process left."""
+    """Time out an action whose program tries to leave the action's process tree. Raises Broken if a process is left."""
     sign = f"{scene.home}/{way}"
     seen = await scene.run([f"{scene.home}/probe", "leave-tree", way, sign], timeout_s=0.5)
     if not seen.timed_out:
-        raise Broken(f"the program did not wait for its end: exit {seen.exit_code}, {seen.text[:100]!r}")
+        raise Broken(f"the program ended before its timeout: exit {seen.exit_code}, {seen.text[:100]!r}")
     await scene.run(["rm", "-f", sign])
     await asyncio.sleep(0.3)
     if (await scene.run(["test", "-e", sign])).ok:
-        raise Broken(f"a process ({way}) lives on after the time-out")
+        raise Broken(f"a process ({way}) survived the timeout")
 
 
-for _way, _words in (("orphan", "gives up its orphans"), ("sibling", "makes a sibling of its own")):
+for _way, _words in (("orphan", "stops reaping its orphans"), ("sibling", "makes a sibling process")):
 
     @PROCESSES.probe(
         f"time-out-{_way}",
-        f"a time-out ends all that an action started, also if it {_words}",
+        f"a timeout ends all processes of an action, even if it {_words}",
         Isolation.NONE,
         needs=[Capability.KILL_TREE],
     )
@@ -58,7 +60,7 @@ for _way, _words in (("orphan", "gives up its orphans"), ("sibling", "makes a si
 
     @PROCESSES.probe(
         f"time-out-{_way}-in-company",
-        f"the same for an action that {_words} while another one runs",
+        f"the same for an action that {_words} while another action runs",
         Isolation.CONTAINER,
         needs=[Capability.KILL_TREE],
     )
@@ -68,7 +70,7 @@ for _way, _words in (("orphan", "gives up its orphans"), ("sibling", "makes a si
             await asyncio.sleep(0.2)
             await _leave_tree(scene, way)
             if other.done():
-                raise Broken("the action beside it has ended, too")
+                raise Broken("the other action has ended, too")
         finally:
             other.cancel()
             await asyncio.wait([other])
@@ -76,7 +78,7 @@ for _way, _words in (("orphan", "gives up its orphans"), ("sibling", "makes a si
 
 PROCESSES.denies(
     "oom-score",
-    "a process cannot protect itself from the end that a lack of memory brings",
+    "a process cannot protect itself from the OOM killer",
     Isolation.CONTAINER,
     "protect-from-oom",
 )
@@ -91,7 +93,7 @@ async def environment(scene: Scene) -> None:
 
 @PROCESSES.probe("environments", "no process in the sandbox shows the host process's environment", Isolation.NAMESPACE)
 async def environments(scene: Scene) -> None:
-    async with host_process(scene.token):  # which inherits it
+    async with host_process(scene.token):  # it inherits the variable
         await scene.must_deny("find-in-processes", "environ", scene.secret)
 
 
@@ -115,4 +117,4 @@ async def hostname(scene: Scene) -> None:
     await scene.run(f"hostname {scene.token[:20]} || echo {scene.token[:20]} > /proc/sys/kernel/hostname")
     after = await scene.ask_host("read-file", "/proc/sys/kernel/hostname")
     if before.text != after.text:
-        raise Broken(f"the host is called {after.text!r} now, and was called {before.text!r}")
+        raise Broken(f"the host's name changed from {before.text!r} to {after.text!r}")

@@ -1,6 +1,6 @@
-"""The probe program: compiled here, run in sandboxes, and the meaning of the one line that it prints.
+"""The probe program: compiles it on the host, and parses the one line that it prints in a sandbox.
 
-It is C and static because a sandbox may contain no Python, and because most probes are single system calls.
+It is static C because a sandbox may have no Python, and because most probes are single system calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compile_program(directory: str | os.PathLike[str]) -> Path:
 
 
 class Verdict(StrEnum):
-    """What the probe program found."""
+    """The first word that the probe program prints."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The probe program's one line. The sandbox wrote it, so that it is only ever compared, never trusted further."""
+    """The probe program's output line. The sandbox wrote it, so callers only compare it and do not trust it."""
 
     question: str
     verdict: Verdict
@@ -65,12 +65,12 @@ class Answer:
 
 
 def read_answer(question: str, seen: Observation) -> Answer:
-    """What an observation of the probe program says; one that a signal ended was denied by that signal."""
+    """Parse the probe program's observation; a program that a signal ended counts as denied by that signal."""
     return parse_answer(question, seen.stdout, seen.signal, seen.stderr)
 
 
 def parse_answer(question: str, stdout: bytes, signal: int | None, stderr: bytes = b"") -> Answer:
-    """The answer in the program's raw output."""
+    """Parse the probe program's raw output."""
     line, _, rest = stdout[:MAX_LINE_BYTES].partition(b"\n")
     word, _, text = line.decode("utf-8", "replace").partition(" ")
     if not stdout and signal is not None:

@@ -1,4 +1,4 @@
-"""Carries probes out, each on a fresh sandbox."""
+"""Runs probes, each on a new sandbox."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dutyfree.testing.report import Outcome, Report, Result
 
 PROBE_TIMEOUT_S = 90.0
 WALLS = frozenset({Capability.DENY_NETWORK, Capability.PRIVATE_FILES})
-"""Capabilities that are walls themselves: trying them without the claim shows that a probe can fail."""
+"""Capabilities that isolate: probing them although they are unclaimed shows that a probe can fail."""
 
 
 class Prober:
-    """An open substrate to try probes on."""
+    """Opens a substrate and runs probes on it."""
 
     def __init__(self, substrate: Substrate, program: Path, *, beyond_claim: bool = False) -> None:
-        """With `beyond_claim`, probes above the level that the substrate claims are tried too, unsafe ones excepted."""
+        """With `beyond_claim`, `run` also runs safe probes above the isolation level that the substrate claims."""
         self._substrate = substrate
         self._program = program
         self._beyond_claim = beyond_claim
@@ -50,7 +50,7 @@ class Prober:
         await self._substrate.close()
 
     async def run(self, probe: Probe) -> Result:
-        """Try one probe. Whatever goes wrong is a failed promise in the result, never an exception."""
+        """Run one probe. Errors go into the result and are not raised."""
         if reason := self._reason_against(probe):
             return Result(probe.id, probe.promise, Outcome.NOT_RUN, reason)
         notes: list[str] = []
@@ -64,7 +64,9 @@ class Prober:
         except Broken as broken:
             return Result(probe.id, probe.promise, Outcome.FAILED, str(broken))
         except TimeoutError:
-            return Result(probe.id, probe.promise, Outcome.FAILED, f"it did not end within {PROBE_TIMEOUT_S:.0f} s")
+            return Result(
+                probe.id, probe.promise, Outcome.FAILED, f"the probe did not end within {PROBE_TIMEOUT_S:.0f} s"
+            )
         except (DutyfreeError, OSError) as error:
             return Result(probe.id, probe.promise, Outcome.FAILED, f"{type(error).__name__}: {error}")
         outcome = Outcome.RECORDED if probe.recorded else Outcome.PASSED
@@ -74,7 +76,7 @@ class Prober:
         claim = self._substrate.isolation
         if claim < probe.level and (probe.unsafe or not self._beyond_claim):
             harm = " and would harm the host without it" if probe.unsafe else ""
-            return f"holds from {probe.level.label} on{harm}; {self._substrate.name} claims {claim.label}"
+            return f"applies from level {probe.level.label} on{harm}; {self._substrate.name} claims {claim.label}"
         if probe.shared_kernel and claim >= Isolation.USER_KERNEL:
             return f"protects a shared kernel; {self._substrate.name} ({claim.label}) gives a sandbox one of its own"
         needs = probe.needs | {Capability.FILES}
@@ -105,10 +107,10 @@ async def run_probes(
     beyond_claim: bool = False,
     on_result: Callable[[Result], None] | None = None,
 ) -> Report:
-    """Open the substrate, try every probe on a fresh sandbox, close it.
+    """Open the substrate, run every probe on a new sandbox, close the substrate.
 
-    Raises SubstrateUnavailable and whatever else `open` and `close` raise. Without a C compiler nothing is tried, and
-    the report says so.
+    Raises SubstrateUnavailable and what else `open` and `close` raise. Without a C compiler no probe runs, and the
+    report says so.
     """
     results: list[Result] = []
 

@@ -1,4 +1,4 @@
-"""Users: what the kernel counts for each of them, one sandbox cannot use up for another."""
+"""Users: one sandbox cannot use up another's share of what the kernel counts for each user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dutyfree.testing.isolation.program import Verdict
 
 USERS = Topic("users")
 MANY_PIPES = "128"
-"""Of 1 MiB each, half of these are what the kernel gives one user before new pipes get smaller."""
+"""Pipes of 1 MiB. The kernel gives one user half as many; after that, new pipes are smaller."""
 MANY_FLIGHTS = "2000"
 FEW_FLIGHTS = "500"
 
 
 @USERS.probe(
     "ids",
-    "no two sandboxes have a user id of the kernel's in common",
+    "no two sandboxes have a host user id in common",
     Isolation.CONTAINER,
     needs=[Capability.OWN_IDS],
     shared_kernel=True,
@@ -26,7 +26,7 @@ async def ids(scene: Scene) -> None:
         first, second = [await _ranges(each) for each in (scene.sandbox, neighbour)]
     common = [(one, other) for one in first for other in second if one.start < other.stop and other.start < one.stop]
     if common:
-        raise Broken(f"both have ids of {common[0]}")
+        raise Broken(f"both sandboxes have host ids in {common[0]}")
     scene.note(f"{first} and {second}")
 
 
@@ -38,7 +38,7 @@ async def _ranges(sandbox: Sandbox) -> list[range]:
 
 @USERS.probe(
     "pipes",
-    "pages of pipes that a sandbox uses up are not missing in another",
+    "a sandbox that uses up its pipe buffer pages does not take them from another sandbox",
     Isolation.CONTAINER,
     needs=[Capability.OWN_IDS],
     shared_kernel=True,
@@ -50,15 +50,17 @@ async def pipes(scene: Scene) -> None:
         held = await scene.value_of("hold-pipes", MANY_PIPES)
         own, after = [(await scene.ask("pipe-bytes", of=each)).text for each in (None, neighbour)]
     if before != after:
-        raise Broken(f"another sandbox's pipes shrank from {before} to {after} bytes after one took {held}")
+        raise Broken(
+            f"another sandbox's pipes shrank from {before} to {after} bytes after one sandbox took {held} pipes"
+        )
     if own == before:
-        raise NotApplicable(f"{held} large pipes are not yet too many for one user here")
-    scene.note(f"the sandbox took {held}: its own pipes shrank to {own} bytes, another's are {after}")
+        raise NotApplicable(f"{held} large pipes do not exceed the limit of one user here")
+    scene.note(f"the sandbox took {held} pipes: its own shrank to {own} bytes, another sandbox's have {after} bytes")
 
 
 @USERS.probe(
     "descriptors-in-flight",
-    "descriptors that a sandbox has on their way through sockets are not counted against another",
+    "a sandbox's descriptors in flight through sockets do not count against another sandbox",
     Isolation.CONTAINER,
     needs=[Capability.OWN_IDS],
     shared_kernel=True,
@@ -70,7 +72,7 @@ async def descriptors_in_flight(scene: Scene) -> None:
         own = await scene.ask("take-flight", FEW_FLIGHTS)
         other = await scene.ask("take-flight", FEW_FLIGHTS, of=neighbour)
     if other.verdict is not Verdict.ALLOWED:
-        raise Broken(f"another sandbox can send none after one has {held} in flight: {other}")
+        raise Broken(f"another sandbox can send no descriptor after one has {held} in flight: {other}")
     if own.verdict is Verdict.ALLOWED:
-        raise NotApplicable(f"{held} in flight are not yet too many for one user here")
-    scene.note(f"the sandbox has {held} in flight and may send no more; another may")
+        raise NotApplicable(f"{held} descriptors in flight do not exceed the limit of one user here")
+    scene.note(f"the sandbox has {held} descriptors in flight and may send no more; another sandbox may")

@@ -1,4 +1,4 @@
-/* Memory in the buffers of sockets: filled by one side, and read by nobody. */
+/* Memory in socket buffers: one side fills them, and no process reads them. */
 #include "probe.h"
 
 #include <arpa/inet.h>
@@ -55,7 +55,7 @@ static bool fill_netlink_user(void)
     return true;
 }
 
-/* Answers of the kernel to questions. */
+/* Replies of the kernel to requests. */
 static bool fill_netlink_route(void)
 {
     struct {
@@ -79,7 +79,7 @@ static bool fill_udp(void)
     if (receiver < 0 || bind(receiver, (struct sockaddr *)&address, sizeof address) < 0 ||
         getsockname(receiver, (struct sockaddr *)&address, &size) < 0)
         return false;
-    for (int i = 0; i < 2 * BUFFER / BLOCK; i++) /* what does not fit is lost, and the sender does not learn of it */
+    for (int i = 0; i < 2 * BUFFER / BLOCK; i++) /* the kernel silently drops what does not fit */
         sendto(receiver, block, sizeof block, MSG_DONTWAIT, (struct sockaddr *)&address, sizeof address);
     return true;
 }
@@ -106,7 +106,7 @@ static bool fill_tcp(void)
     return true;
 }
 
-/* The answer is how many MiB were held at once, up to about as many as asked for. */
+/* Answers how many MiB were in buffers at once, up to about the requested number. */
 static void fill_sockets(char **arguments)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Using up what there is. Each has a bound of its own, in case that nothing else stops it. */
+/* Exhausts resources. Each probe stops at a limit of its own, in case that no limit of the sandbox stops it. */
 #include "probe.h"
 
 #include <poll.h>
@@ -18,7 +18,7 @@ static _Noreturn void report_count(long count)
     value(text);
 }
 
-/* Children that fork in their turn, never end by themselves, and half of which leave the session. */
+/* Starts children that fork more children and never exit; half of them leave the session. */
 static void fork_bomb(char **arguments)
 {
     (void)arguments;
@@ -127,7 +127,7 @@ static void take_watcher(char **arguments)
     judge(inotify_init1(IN_CLOEXEC));
 }
 
-/* As many pseudo-terminals as there are to be had, up to a number. */
+/* Opens pseudo-terminals until the kernel refuses, at most the given number. */
 static void open_terminals(char **arguments)
 {
     long opened = 0;

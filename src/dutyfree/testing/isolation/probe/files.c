@@ -80,7 +80,7 @@ static void connect_unix(char **arguments)
     denied(error);
 }
 
-/* Addresses of kernel symbols are hidden by showing zeroes. */
+/* The kernel hides the addresses of its symbols by showing zeroes. */
 static void kernel_addresses(char **arguments)
 {
     (void)arguments;

@@ -210,7 +210,7 @@ static void clone3_probe(char **arguments)
     judge_clone(syscall(SYS_clone3, &request, sizeof request));
 }
 
-/* On a terminal of the prober's own making: a sandbox must not type into the terminal it runs on. */
+/* Uses a terminal that the probe makes itself, to leave alone the terminal that it runs on. */
 static int terminal_ioctl(void *argument)
 {
     unsigned long request = *(unsigned long *)argument;
@@ -297,7 +297,7 @@ static void personality_probe(char **arguments)
     judge(syscall(SYS_personality, strtoul(arguments[0], NULL, 0)));
 }
 
-/* The 32-bit door into a 64-bit kernel: a filter that looks at one door only is no filter. */
+/* 32-bit system calls on a 64-bit kernel: a seccomp filter that checks only 64-bit calls can be bypassed. */
 static void call_i386(char **arguments)
 {
     (void)arguments;

@@ -70,7 +70,7 @@ static bool is_harmless_device(const char *path, const struct stat *node)
     static const char *const names[] = {"null", "zero", "full", "random", "urandom", "tty", "ptmx"};
     unsigned group = major(node->st_rdev);
     if (S_ISCHR(node->st_mode) && group >= 136 && group <= 143)
-        return true; /* a pseudo-terminal, under whatever name */
+        return true; /* a pseudo-terminal, whatever its name */
     const char *last = strrchr(path, '/') + 1;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(last, names[i]) == 0)
@@ -84,7 +84,7 @@ static int refuse_device(const char *path, const struct stat *node, int kind, st
     (void)place;
     if ((!S_ISCHR(node->st_mode) && !S_ISBLK(node->st_mode)) || is_harmless_device(path, node))
         return 0;
-    /* O_PATH never touches the driver, so that a tape does not rewind; access() tells whether it could be opened */
+    /* O_PATH never touches the driver, so a tape does not rewind; access() says whether it could be opened */
     if (access(path, R_OK) == 0 || access(path, W_OK) == 0)
         allowed(path);
     return 0;
@@ -98,7 +98,7 @@ static void devices(char **arguments)
     denied(ENOENT);
 }
 
-/* These belong to a namespace of the sandbox's own and change nothing for the host. */
+/* These settings belong to the sandbox's own namespaces and do not affect the host. */
 static bool is_namespaced(const char *path)
 {
     static const char *const own[] = {

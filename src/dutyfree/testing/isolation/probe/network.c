@@ -1,4 +1,4 @@
-/* Whom the sandbox can reach. */
+/* Which network addresses and sockets the sandbox can reach. */
 #include "probe.h"
 
 #include <arpa/inet.h>

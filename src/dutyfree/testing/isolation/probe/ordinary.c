@@ -1,4 +1,4 @@
-/* What programs do every day and what must therefore work. */
+/* Things that ordinary programs do, so the sandbox must allow them. */
 #include "probe.h"
 
 #include <pthread.h>

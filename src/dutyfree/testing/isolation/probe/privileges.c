@@ -1,4 +1,4 @@
-/* Who the sandbox's processes are, and whether they can become more. */
+/* Which privileges the sandbox's processes have, and whether they can gain more. */
 #include "probe.h"
 
 #include <grp.h>
@@ -50,7 +50,7 @@ static void copy_program(const char *target)
     close(to);
 }
 
-/* As another user, runs a set-user-id copy of this program: its answer is the user that it became. */
+/* Runs a set-user-id copy of this program as another user; the copy answers its effective user id. */
 static void run_setuid_copy(char **arguments)
 {
     copy_program(arguments[0]);

@@ -1,11 +1,11 @@
-/* The probe program: `probe NAME ARGUMENT...` tries one thing and prints one line,
+/* The probe program: `probe NAME ARGUMENT...` tries one operation and prints one line,
  *
- *   allowed [DETAIL]   it could be done (exit code 0)
+ *   allowed [DETAIL]   the operation succeeded (exit code 0)
  *   denied ERRNO       the kernel refused, decimal errno (1)
- *   value TEXT         an answer that the host judges (0)
- *   broken TEXT        the question could not be asked (2)
+ *   value TEXT         an answer that the host evaluates (0)
+ *   broken TEXT        the operation could not be tried (2)
  *
- * Arguments are chosen so that even an allowed call does no harm, wherever the kernel checks permission first. */
+ * Where the kernel checks permission first, the arguments are invalid on purpose, so an allowed call does no harm. */
 #ifndef DUTYFREE_PROBE_H
 #define DUTYFREE_PROBE_H
 
@@ -55,7 +55,7 @@ _Noreturn void judge_permission(long result);
 /* Runs `body` in a child; its exit code, or 255 when a signal ended it. */
 int in_child(int (*body)(void *), void *argument);
 
-/* Leaves a process behind that goes on holding what `take` took; the answer is how much that was. */
+/* Leaves a process behind that keeps holding what `take` took; answers the amount. */
 _Noreturn void hold(long (*take)(long most), long most);
 
 pid_t number(const char *text);

@@ -93,7 +93,7 @@ static void steal_descriptor(char **arguments)
     denied(error ? error : EBADF);
 }
 
-/* The numbers alone are no secret; what is behind them needs the same permission as opening it. */
+/* The descriptor numbers are not secret; reading their targets needs the same permission as opening them. */
 static void look_at_descriptors(char **arguments)
 {
     char path[64], entry_path[400], target[64];
@@ -118,7 +118,7 @@ static void open_memory(char **arguments)
     judge(open(path, O_RDWR | O_CLOEXEC));
 }
 
-/* A program that runs cannot be written (ETXTBSY), but it ends some day: being busy protects nothing. */
+/* A running program cannot be written (ETXTBSY), but it ends at some time, so ETXTBSY is no protection. */
 static void write_program(char **arguments)
 {
     char path[64], again[64];
@@ -139,7 +139,7 @@ static void write_program(char **arguments)
     denied(error);
 }
 
-/* Really writes, again and again while the program may be starting or ending. */
+/* Really writes, repeatedly, because the program may be starting or ending. */
 static void overwrite_program(char **arguments)
 {
     char path[64], again[64];
@@ -205,7 +205,7 @@ static void shared_memory(char **arguments)
     judge(segment);
 }
 
-/* A process that says that it is alive, by a file, for a while. */
+/* A process that shows that it is alive by writing a file repeatedly, for a limited time. */
 static _Noreturn void stay(const char *path)
 {
     setsid();
@@ -218,7 +218,7 @@ static _Noreturn void stay(const char *path)
     _exit(0);
 }
 
-/* Tries to leave the tree of the action: first process that is no reaper any more, or a child beside its maker. */
+/* Tries to leave the action's process tree: gives up being the subreaper, or makes a child that is its sibling. */
 static void leave_tree(char **arguments)
 {
     if (strcmp(arguments[0], "sibling") == 0) {
@@ -236,7 +236,7 @@ static void leave_tree(char **arguments)
         pause();
 }
 
-/* Whether this process could protect itself from the end that a lack of memory brings. */
+/* Whether this process can protect itself from the OOM killer. */
 static void protect_from_oom(char **arguments)
 {
     (void)arguments;

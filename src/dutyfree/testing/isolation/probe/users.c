@@ -1,4 +1,4 @@
-/* What the kernel counts for each user, whichever sandbox it is in. Both bounds are the kernel's own, and small. */
+/* What the kernel counts for each user, across all sandboxes. Both limits are the kernel's defaults, and small. */
 #include "probe.h"
 
 #include <sys/resource.h>
@@ -10,7 +10,7 @@ static long take_pipes(long most)
 {
     int ends[2];
     long count = 0;
-    /* Past the bound none can be made larger, and new ones are smaller than usual. */
+    /* Past the limit no pipe can be made larger, and new pipes are smaller than usual. */
     while (count < most && pipe2(ends, O_CLOEXEC) == 0) {
         (void)fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES);
         count++;
@@ -31,7 +31,7 @@ static void pipe_bytes(char **arguments)
     value(text);
 }
 
-/* Descriptors that were sent and not received yet. */
+/* Descriptors in flight: sent and not yet received. */
 static int send_descriptors(int socket_fd, int count)
 {
     char byte = 0, space[CMSG_SPACE(sizeof(int) * AT_ONCE)];
