@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from dutyfree.measure.report.inline import shrink
 from dutyfree.measure.report.style import GRID, INK, MUTED, PAPER, PNG_DPI
 from dutyfree.measure.stats.estimate import Caveat
 
@@ -162,4 +163,5 @@ def _as_part_of_a_page(root: ET.Element) -> str:
     # A size in points would win over the page's; what remains is the shape.
     for attribute in ("width", "height", "version"):
         copy.attrib.pop(attribute, None)
+    shrink(copy, f"f{name.split('-')[1]}" if name.startswith("figure-") else name)
     return ET.tostring(copy, encoding="unicode")

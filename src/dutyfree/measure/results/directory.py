@@ -12,6 +12,7 @@ from dutyfree.measure.design import table as tables
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.design.table import Table
 from dutyfree.measure.results import layout
+from dutyfree.measure.results.compact import read_compact
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
@@ -30,6 +31,9 @@ def load_results(path: Path | str) -> Results:
     path = Path(path)
     study, facts = read_study(path)
     host = read_json(path / layout.HOST, MAX_JSON_BYTES)
+    if is_compact(path):
+        compact = read_compact(path / layout.COMPACT, frozenset(arm.name for arm in study.arms))
+        return Results(study, host, compact.arms, compact.trials, facts["planned"], compact.cut_short)
     reading = JournalReading(frozenset(arm.name for arm in study.arms))
     for number, record in journal_records(path):
         reading.take(number, record)
@@ -65,11 +69,18 @@ def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
     return study_from_json(table.required("study", json_object), f"{file}, study"), facts
 
 
+def is_compact(path: Path) -> bool:
+    """Whether a results directory holds a compact copy, and no journal."""
+    has_journal = any((path / name).exists() for name in (layout.JOURNAL, layout.PACKED_JOURNAL))
+    return not has_journal and (path / layout.COMPACT).exists()
+
+
 def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records of a results directory's journal, packed or not, each with its line. Raises as `load_results`."""
     plain, packed = path / layout.JOURNAL, path / layout.PACKED_JOURNAL
     if not plain.exists() and not packed.exists():
-        raise InvalidRequest(f"{path} has no journal: {layout.JOURNAL} is missing")
+        reason = "it is a compact copy of results" if is_compact(path) else f"{layout.JOURNAL} is missing"
+        raise InvalidRequest(f"{path} has no journal: {reason}")
     try:
         # The journal's header is its first line.
         yield from enumerate(read_journal(plain if plain.exists() else packed), start=2)

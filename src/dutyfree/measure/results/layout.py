@@ -15,6 +15,8 @@ STUDY: Final = "study.json"
 HOST: Final = "host.json"
 JOURNAL: Final = "journal.jsonl"
 PACKED_JOURNAL: Final = "journal.jsonl.gz"
+COMPACT: Final = "trials.xz"
+"""Instead of the journal, in a compact copy of results."""
 MAX_CAUSE: Final = 2000
 """Characters of a cause that are kept: whatever a substrate says, a record stays a record."""
 

@@ -140,11 +140,11 @@ class JournalReading:
             failed_phase=table.required("failed_phase", tables.unless_none(_phase)),
             cause=table.required("cause", any_text),
         )
-        _check(trial, table.where)
+        check_trial(trial, table.where)
         self._ended[number] = trial
 
 
-def _check(trial: Trial, where: str) -> None:
+def check_trial(trial: Trial, where: str) -> None:
     """Refuse what no trial can be: one whose parts are not the whole, or that completed without doing anything."""
     if sum(trial.by_phase.values()) != trial.wall_ns:
         raise InvalidRequest(f"{where}: the phases of trial {trial.number} do not add up to its wall time")

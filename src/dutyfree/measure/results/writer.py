@@ -18,7 +18,7 @@ from dutyfree.images.store.documents import sync_directory
 from dutyfree.measure.design.plan import PlannedTrial, plan, size
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
-from dutyfree.measure.results.directory import journal_records, load_results, read_study
+from dutyfree.measure.results.directory import is_compact, journal_records, load_results, read_study
 from dutyfree.measure.results.records import ActionRecord, Trial
 from dutyfree.measure.results.study_json import study_as_json
 from dutyfree.model import Phase
@@ -180,6 +180,11 @@ class ResultsWriter:
             if layout.JOURNAL not in found and layout.PACKED_JOURNAL in found:
                 raise InvalidRequest(
                     f"{self.path} is packed", hint=f"unpack {layout.PACKED_JOURNAL} with gunzip to go on with it"
+                )
+            if is_compact(self.path):
+                raise InvalidRequest(
+                    f"{self.path} is a compact copy of results, which has no journal",
+                    hint="resume the study in the directory that the copy was made from",
                 )
         elif strangers := sorted(found - {layout.HOST, layout.JOURNAL}):
             raise InvalidRequest(f"{self.path} holds something else: {strangers[0]!r}", hint="name another directory")
