@@ -1,4 +1,4 @@
-"""Strict reading of studies, from TOML and from JSON, with what recipes are read with."""
+"""Strict readers for studies in TOML and JSON, on top of `dutyfree.tables`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Table(tables.Table):
 def text(value: Any) -> str:
     """A string that is not empty."""
     if not tables.text(value):
-        raise InvalidRequest("a string with something in it is wanted")
+        raise InvalidRequest("a string that is not empty is wanted")
     return str(value)
 
 
@@ -44,7 +44,7 @@ def whole(value: Any) -> int:
 
 
 def natural(value: Any) -> int:
-    """A whole number that is not negative, and that other tools can hold, too."""
+    """A whole number that is not negative, and that fits into 63 bits, so that other tools can read it."""
     if not 0 <= whole(value) < 2**63:
         raise InvalidRequest(f"a number from 0 to 2**63 - 1 is wanted, not {value!r:.80}")
     return int(value)
@@ -88,7 +88,7 @@ def unless_none(kind: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 
 def options(value: Any) -> dict[str, str]:
-    """Strings by name; numbers, true and false become what one would have typed on a command line."""
+    """Strings by name; numbers, true and false become strings as on a command line."""
     return {name: _typed(each) for name, each in tables.table(value).items()}
 
 

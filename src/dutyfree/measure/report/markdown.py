@@ -1,4 +1,4 @@
-"""The report as Markdown, with the figures beside it. Whatever comes from results cannot become markup."""
+"""The report as Markdown, with the figures beside it. Text from results cannot become markup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dutyfree.measure.report.compose import Report, Shown
 from dutyfree.measure.report.tables import Cell, Mark, Table, by_letter
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
-"""What Markdown, or HTML within it, could take for markup inside a line."""
+"""Characters that Markdown, or HTML within it, might read as markup."""
 
 
 def markdown(report: Report, *, figure_files: bool = True) -> str:
@@ -26,7 +26,7 @@ def markdown(report: Report, *, figure_files: bool = True) -> str:
     ]
     lines += [f"- {plain(each.text)}{_marks(each.marks)}" for each in report.says]
     if report.study_caveats:
-        lines += ["", f"Of everything here: {plain('; '.join(report.study_caveats))}.{_marks(report.study_marks)}"]
+        lines += ["", f"For all numbers: {plain('; '.join(report.study_caveats))}.{_marks(report.study_marks)}"]
     lines += ["", *_table(report.glance)]
     lines += ["## The paper's figures, for this machine", ""]
     lines += _figures(report.paper_figures, figure_files)

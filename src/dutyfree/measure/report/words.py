@@ -1,4 +1,4 @@
-"""Numbers and names as readers see them. Names come from results, which others wrote: they are made harmless here."""
+"""Formats numbers and names for readers. Names come from results, which may be hostile: they are made harmless here."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ LONGEST_NAME: Final = 80
 LONGEST_LINE: Final = 300
 TIMES: Final = "\u00d7"
 DASH: Final = "\u2013"
-"""Between the ends of a range, and where there is nothing."""
+"""Between the ends of a range, and in empty cells."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?", re.DOTALL)
 
 
 def name(text: str, most: int = LONGEST_NAME) -> str:
-    """Text of others in one line of printable characters, at most so long; never empty."""
+    """Foreign text as one line of printable characters, at most `most` long; never empty."""
     kept = " ".join("".join(each if each.isprintable() else " " for each in _ESCAPE.sub("", text)).split())
     return (kept if len(kept) <= most else kept[: most - 1].rstrip() + "…") or "(no name)"
 
 
 def line(text: str) -> str:
-    """A longer text of others: an error's message, a fact."""
+    """Longer foreign text: an error's message, a fact."""
     return name(text, LONGEST_LINE)
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, and thousands told apart: `0.0182`, `12.3`, `6,495`."""
+    """A number with this many significant digits, and with thousands separators: `0.0182`, `12.3`, `6,495`."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -89,8 +89,8 @@ def interval_of(estimate: Estimate) -> str:
     if estimate.low is None and estimate.high is None:
         return ""
     per_unit = {"ms": _unit(estimate.value)[1], "share": 0.01}.get(estimate.unit, 1.0)
-    told = "{:,.0f}".format if estimate.unit == "actions" else number
-    low, high = ("?" if bound is None else told(bound / per_unit) for bound in (estimate.low, estimate.high))
+    text_of = "{:,.0f}".format if estimate.unit == "actions" else number
+    low, high = ("?" if bound is None else text_of(bound / per_unit) for bound in (estimate.low, estimate.high))
     between = DASH if estimate.low is None or estimate.low >= 0 else " to "
     return f"{low}{between}{high}"
 

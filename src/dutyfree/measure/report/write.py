@@ -1,4 +1,4 @@
-"""Writes a report: the page, its figures, what was found as JSON, and a text if one is wanted."""
+"""Writes a report: the page, its figures, the analysis as JSON, and optionally Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dutyfree.measure.stats.analysis import Analysis
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and what it says."""
+    """The written files, and the report."""
 
     page: Path
     markdown: Path | None
@@ -33,8 +33,8 @@ def write_report(
     """Make the report and write it to `directory`, which is made if need be.
 
     A small report is the page (and the Markdown): no figures as files, which the page holds anyway, and no JSON.
-    An earlier report there is replaced, each file at once or not at all, the page last. Raises InvalidRequest for a
-    study of which no trial was run, or a directory that cannot be written to.
+    An earlier report there is replaced, each file atomically, the page last. Raises InvalidRequest for a study
+    without trials, or a directory that cannot be written to.
     """
     if not results.trials:
         raise InvalidRequest(
@@ -73,7 +73,7 @@ def _written(report: Report, analysis: Analysis, directory: Path, *, markdown: b
 
 
 def _publish(path: Path, data: bytes) -> Path:
-    """The whole file, or the one that was there before."""
+    """Replace a file atomically."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_bytes(data)
     return draft.replace(path)

@@ -1,4 +1,4 @@
-"""Reading results, strictly: a file that is damaged, or was written to mislead, is refused with its name and line."""
+"""Reads results, strictly: a damaged or hostile file is refused, with its name and line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 def load_results(path: Path | str) -> Results:
-    """The results in a directory; trials that were under way when their study was killed are left out.
+    """The results in a directory. Trials that were running when the study was killed are left out.
 
-    Raises InvalidRequest, which names the file and the line, for what is not results of this schema.
+    Raises InvalidRequest, which names the file and the line, if these are not results of this schema.
     """
     path = Path(path)
     study, facts = read_study(path)
@@ -76,7 +76,7 @@ def is_compact(path: Path) -> bool:
 
 
 def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a results directory's journal, packed or not, each with its line. Raises as `load_results`."""
+    """The records of the journal, compressed or not, each with its line number. Raises as `load_results`."""
     plain, packed = path / layout.JOURNAL, path / layout.PACKED_JOURNAL
     if not plain.exists() and not packed.exists():
         reason = "it is a compact copy of results" if is_compact(path) else f"{layout.JOURNAL} is missing"
