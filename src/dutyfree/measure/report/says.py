@@ -86,8 +86,8 @@ def _long_trajectories(evidence: Evidence) -> Iterator[Saying]:
     if ends := extremes(evidence.summaries(setting, Metric.TRAJECTORY)):
         fast, slow = ends
         ratio = _ratio(evidence, slow, fast)
-        told = {each.condition: each.tax_share for each in evidence.analysis.compositions}
-        shares = [told[each.condition] for each in ends]
+        tax_shares = {each.condition: each.tax_share for each in evidence.analysis.compositions}
+        shares = [tax_shares[each.condition] for each in ends]
         yield Saying(
             f"A trajectory of {_where(setting)} takes {words.estimate_of(fast.p50)} on {_arm(fast)} and "
             f"{words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}. Of the mean time, "
@@ -140,20 +140,20 @@ def _warmth(evidence: Evidence) -> Iterator[Saying]:
 
 
 def _load(evidence: Evidence) -> Iterator[Saying]:
-    told = []
+    changes = []
     doubts: list[Caveat] = []
     for line in (lines := evidence.load_series(Metric.ACTION)):
         alone, crowded = line.points[0].summary, line.points[-1].summary
         if alone.p50.value > 0:
-            told.append(
+            changes.append(
                 f"on {_arm(alone)} from {words.value_of(alone.p50)} at {alone.condition.concurrency} to "
                 f"{words.value_of(crowded.p50)} at {crowded.condition.concurrency}"
             )
             doubts += _doubts(alone, crowded)
-    if told:
+    if changes:
         start = words.warmth_of(lines[0].condition.warmth)
         yield Saying(
-            f"With several sandboxes at once, an action's median latency goes {words.listed(told)} "
+            f"With several sandboxes at once, an action's median latency goes {words.listed(changes)} "
             f"({_where(Setting.of(lines[0].condition))}, {start}).",
             tuple(dict.fromkeys(doubts)),
         )
