@@ -181,7 +181,7 @@ def test_few_trials_leave_the_choice_open_and_that_is_said() -> None:
     asked = replace(QUESTION, memory_bytes={"cell": GIB})
     told = [each.text for each in advise(small(), asked).caveats if each.code == "no-memory"]
     assert told
-    assert "(of gvisor)" in told[0]
+    assert "(for gvisor)" in told[0]
 
 
 def test_a_class_that_no_arm_meets_is_refused_with_the_reasons() -> None:
@@ -221,7 +221,7 @@ def test_the_setting_is_the_nearest_that_most_arms_completed(noisy: Results) -> 
 def test_a_length_can_be_asked_for_and_then_some_arms_are_missing(noisy: Results) -> None:
     advice = advise(noisy, Question(length=50))
     assert advice.setting.length == 50
-    assert advice.left_out == {"microvm": "no cold trial of T2 with 50 actions was made of it"}
+    assert advice.left_out == {"microvm": "no cold trial of T2 with 50 actions was run on it"}
     with pytest.raises(InvalidRequest, match="no cold trial of T2 with 7 actions completed") as refused:
         advise(noisy, Question(length=7))
     assert refused.value.hint == "there are: 10, 50"

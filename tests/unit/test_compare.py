@@ -114,7 +114,7 @@ def test_a_threshold_decides_what_is_a_regression() -> None:
     found = compare(*synthetic_pair(1.1, seed=1))
     assert found.regressions(0.05)
     assert not found.regressions(0.5)
-    with pytest.raises(InvalidRequest, match="is not told"):
+    with pytest.raises(InvalidRequest, match="is not reported"):
         found.regressions(0.02)
 
 

@@ -287,7 +287,7 @@ def test_names_in_results_stay_names(reports: Reports) -> None:
 def test_the_protocol_is_told_in_whole_sentences(whole: Written) -> None:
     told = {rule.title: rule.text for rule in whole.report.protocol}
     assert all(text.endswith(".") for text in told.values())
-    assert "proven to be: page-cache." in told["Cold"]
+    assert "verified: page-cache." in told["Cold"]
     assert "A trial may take 600 s." in told["Limits"]
 
 

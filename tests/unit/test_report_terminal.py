@@ -87,7 +87,7 @@ def test_names_are_left_out_whole_where_there_is_no_room() -> None:
 def test_a_study_without_a_completed_trial_has_a_summary() -> None:
     text = summary(*samples.only_failures(), width=1_000)
     assert "4 of 4 trials failed" in text
-    assert "Of everything here: 4 of 7 planned trials were run: interrupted" in text
+    assert "For all numbers: 4 of 7 planned trials were run: interrupted" in text
 
 
 def run(*arguments: object) -> int:

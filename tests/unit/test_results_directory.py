@@ -252,7 +252,7 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_to_go_on_with(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="no results to go on with"), writer(tmp_path / "none", resume=True):
+    with pytest.raises(InvalidRequest, match="no results to continue"), writer(tmp_path / "none", resume=True):
         pass
 
 

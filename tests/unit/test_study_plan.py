@@ -139,7 +139,7 @@ def test_another_arm_leaves_the_trajectories_alone() -> None:
 
 def test_waves_are_of_equal_size_so_that_each_has_company() -> None:
     blocks = plan(Study("s", (Arm("a", "a"), Arm("b", "b")), (Grid(WAVE * 4 + 1, ("T0",), concurrencies=(4,)),)))
-    assert [[len(turn) for turn in block.turns()] for block in blocks] == [[16, 16], [17, 17]]
+    assert [[len(trials) for trials in block.by_arm()] for block in blocks] == [[16, 16], [17, 17]]
 
 
 def test_an_arm_that_is_never_so_many_at_once_takes_no_part_in_that() -> None:

@@ -122,7 +122,7 @@ def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
         (f'name = "a"\n{OPENING}expect = {{ exit_code = 0, stdout = "" }}', "expect", "no key 'stdout'"),
         (f'name = "a"\n{OPENING}{EXPECT}weight = 2', "opening 1", "no key 'weight'"),
         (f'name = "a"\n{MENU}{EXPECT}think_s = 2', "menu 1", "no key 'think_s'"),
-        (f'name = "a"\n{OPENING}{EXPECT}cwd = "~/a"', "cwd", "only a shell knows"),
+        (f'name = "a"\n{OPENING}{EXPECT}cwd = "~/a"', "cwd", "only a shell expands"),
         (f'name = "a"\n{OPENING}{EXPECT}timeout_s = 0', "timeout_s", "positive"),
         (f'name = "a"\n{OPENING}{EXPECT}timeout_s = 1e9', "opening 1 ('a')", "timeout_s is"),
         (f'name = "a"\n{OPENING}{EXPECT}output_limit_bytes = 1.5', "output_limit_bytes", "a whole number"),

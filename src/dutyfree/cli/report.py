@@ -28,6 +28,12 @@ def register(commands: Any) -> None:
     parser.add_argument("results", type=Path, metavar="DIR", help="the results of a study")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: DIR/report)")
     parser.add_argument("--markdown", action="store_true", help="write report.md, too")
+    parser.add_argument(
+        "--compact",
+        type=Path,
+        metavar="NEW_DIR",
+        help="write a small copy of the results, without the journal, to NEW_DIR, and the page alone to NEW_DIR/report",
+    )
     parser.add_argument("--baseline", metavar="ARM", help="the arm that others are compared with (default: the first)")
     parser.add_argument("--open", choices=("yes", "no"), default="no", help="show the page in a browser (default: no)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the summary")
@@ -39,14 +45,21 @@ def execute(options: argparse.Namespace) -> int:
     with measure_extra():
         from dutyfree.measure.report.terminal import summary
         from dutyfree.measure.report.write import write_report
+        from dutyfree.measure.results.compact import write_compact
         from dutyfree.measure.results.directory import load_results
         from dutyfree.measure.stats.analysis import analyse
 
     results = load_results(options.results)
     analysis = analyse(results, baseline=options.baseline)
-    directory = options.output if options.output is not None else options.results / "report"
+    source = options.results
+    if options.compact is not None:
+        write_compact(results, source, options.compact)
+        source = options.compact
+    directory = options.output if options.output is not None else source / "report"
     with measure_extra():
-        written = write_report(results, analysis, directory, markdown=options.markdown)
+        written = write_report(
+            results, analysis, directory, markdown=options.markdown, small=options.compact is not None
+        )
     if options.json:
         print(json.dumps(_as_json(written), indent=2))
     else:
@@ -65,7 +78,7 @@ def _as_json(written: Written) -> dict[str, Any]:
         "study": report.study,
         "page": str(written.page),
         "markdown": None if written.markdown is None else str(written.markdown),
-        "analysis": str(written.analysis),
+        "analysis": None if written.analysis is None else str(written.analysis),
         "figures": [str(path) for path in written.figures],
         "not_shown": {each.name: each.reason for each in report.figures if each.picture is None},
         "says": [each.text for each in report.says],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dutyfree.choose.decision import Decision
     from dutyfree.client.groups import Group
     from dutyfree.client.host_pool import HostPool
+    from dutyfree.client.leasing import Leasing
     from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
@@ -144,6 +145,7 @@ class LocalHost(Host):
         self._decision: Decision | None = None
         self._has_pool = pool is not None
         self._pool_options = pool if pool is not None else WITHOUT_A_POOL
+        self._leasing: Leasing | None = None
         self._pool: HostPool | None = None
         self._group_lock = asyncio.Lock()
         """Groups get their sandboxes one after the other: two that each have a part would wait for each other."""
@@ -154,7 +156,7 @@ class LocalHost(Host):
         guarded = await self._open_substrate()
         self._substrate = guarded
         try:
-            self._pool = await self._open_pool(guarded)
+            self._leasing = await self._open_leasing(guarded)
         except BaseException:
             self._substrate = None
             await guarded.close()
@@ -181,22 +183,22 @@ class LocalHost(Host):
             raise
         return guarded
 
-    async def _open_pool(self, substrate: GuardedSubstrate) -> HostPool:
-        from dutyfree.client.host_pool import HostPool
+    async def _open_leasing(self, substrate: GuardedSubstrate) -> Leasing:
+        from dutyfree.client.leasing import Leasing
 
         store = substrate.store if Capability.IMAGES in substrate.capabilities else None
-        pool = HostPool(substrate, self._pool_options, store, self._built, self._on_span, shown=self._has_pool)
-        await pool.open()
-        return pool
+        leasing = Leasing(substrate, self._pool_options, store, self._built, self._on_span, shown=self._has_pool)
+        await leasing.open()
+        return leasing
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pool, self._pool = self._pool, None
+        leasing, self._leasing, self._pool = self._leasing, None, None
         substrate = self._substrate
         try:
-            if pool is not None:
-                await pool.close()
+            if leasing is not None:
+                await leasing.close()
         finally:
             self._substrate = None
             if substrate is not None:
@@ -207,7 +209,11 @@ class LocalHost(Host):
         """The pool that keeps sandboxes warm. Raises InvalidRequest for a host without one."""
         if not self._has_pool:
             raise InvalidRequest("this host has no pool", hint="dutyfree.local(..., pool=dutyfree.PoolOptions())")
-        return self._opened_pool()
+        from dutyfree.client.host_pool import HostPool
+
+        if self._pool is None:
+            self._pool = HostPool(self._opened_leasing())
+        return self._pool
 
     @property
     def substrate(self) -> str:
@@ -295,7 +301,7 @@ class LocalHost(Host):
         ttl_s: float | None = None,
     ) -> Box:
         secrets, secret_files = conceal(secrets), conceal(secret_files)
-        pool = self._opened_pool()
+        leasing = self._opened_leasing()
         _check_isolation(isolation, self._opened())
         spec = SandboxSpec(
             resources=resources if resources is not None else Resources(),
@@ -309,24 +315,24 @@ class LocalHost(Host):
         started_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
-                wanted = await pool.find(await self._image(image), spec)
+                wanted = await leasing.find(await self._image(image), spec)
         except TimeoutError:
             raise CapacityError(
                 f"the image was not built within {timeout_s:g} s", hint="the build goes on; try again later"
             ) from None
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
-        grant = await pool.leases.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
-        return Box(grant, pool.leases)
+        grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
+        return Box(grant, leasing.pool)
 
     async def get(self, lease_id: str) -> Box:
-        pool = self._opened_pool().leases
+        pool = self._opened_leasing().pool
         return Box(pool.get(lease_id), pool)
 
     def leases(self) -> list[Lease]:
-        return list(self._opened_pool().leases.leases())
+        return list(self._opened_leasing().pool.leases())
 
     async def release(self, lease_id: str) -> None:
-        await self._opened_pool().leases.release_by_id(lease_id)
+        await self._opened_leasing().pool.release_by_id(lease_id)
 
     def group(
         self,
@@ -364,10 +370,10 @@ class LocalHost(Host):
             raise InvalidRequest("the host is not open", hint="use it inside `async with dutyfree.local() as host:`")
         return self._substrate
 
-    def _opened_pool(self) -> HostPool:
+    def _opened_leasing(self) -> Leasing:
         self._opened()
-        assert self._pool is not None
-        return self._pool
+        assert self._leasing is not None
+        return self._leasing
 
 
 def _choice(kind: type[Choice], value: str, name: str) -> Choice:

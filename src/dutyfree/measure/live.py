@@ -1,8 +1,7 @@
-"""What a real training run paid: each lease of a pool becomes a trial, and `dutyfree report` reads them like a study's.
+"""Records the leases of a real training run as trials, so that `dutyfree report` can read them like a study.
 
-A trial's clock stands still while the tenant thinks: nothing of ours is under way then, and what an agent's model takes
-is not infrastructure. Leases under which actions overlapped are left out, and counted, since their times do not
-add up.
+A trial's clock is stopped between actions: the time of an agent's model is not infrastructure. Leases with overlapping
+actions are left out, and counted, because their times do not add up.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from dutyfree.trace import account
 
 ACTION: Final = (Phase.DISPATCH, Phase.EXECUTE, Phase.OBSERVE)
 _SYNC_EVERY: Final = 64
-"""Leases; what a kill can cost."""
+"""The number of leases that may be lost if the process is killed."""
 
 
 class LeaseJournal:
     """Writes every lease that ends within its `with` block to a results directory.
 
-    Leases are grouped by their owner, as a study's are by workload, and by the number of their actions. Raises
+    Leases are grouped by owner, which takes the place of a workload, and by their number of actions. Raises
     InvalidRequest for a directory that holds something already.
     """
 
@@ -45,7 +44,7 @@ class LeaseJournal:
         self._writer = ResultsWriter(path, study, host=host_facts(), workloads={})
         self._count = 0
         self.left_out = 0
-        """Leases that are in no result: nothing was done under them, or several things at once."""
+        """The number of leases that are not in the results: they had no actions, or overlapping actions."""
 
     def __enter__(self) -> Self:
         self._writer.__enter__()
@@ -61,7 +60,7 @@ class LeaseJournal:
         self._writer.__exit__(kind, error, trace)
 
     def note(self, grant: Grant) -> None:
-        """A lease has ended."""
+        """Record a lease that ended."""
         trial = trial_of(grant, self._count, self._arm)
         if trial is None:
             self.left_out += 1
@@ -77,7 +76,7 @@ class LeaseJournal:
 
 
 def trial_of(grant: Grant, number: int, arm: str) -> Trial | None:
-    """The lease as a trial; None for one under which nothing was done, or several things at once."""
+    """The lease as a trial; None if it had no actions, or overlapping actions."""
     spans = grant.spans.spans
     actions = [ActionRecord("action", ActionKind.COMMAND, *parts) for parts in _actions(spans)]
     ledger = account(spans, grant.start_ns, grant.end_ns)
@@ -100,7 +99,7 @@ def trial_of(grant: Grant, number: int, arm: str) -> Trial | None:
 
 
 def _actions(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """The three parts of each action, which its sandbox tells one after the other."""
+    """The three parts of each action, which its sandbox reports one after the other."""
     place = 0
     while place + len(ACTION) <= len(spans):
         three = spans[place : place + len(ACTION)]

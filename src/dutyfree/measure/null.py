@@ -1,6 +1,6 @@
-"""The null substrate: sandboxes that do nothing, in no time, and give whatever observation is expected of them.
+"""The null substrate: sandboxes that do nothing and return the expected observation at once.
 
-What a study measures on it is the instrument's own floor: shown beside the other numbers, and subtracted from none.
+A study measures the instrument's own time on it: the floor, which is shown and never subtracted.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from dutyfree.model import (
 
 _INSTANT: Final = Timing(NULL, 0, 0, 0)
 _NOTHING: Final = Observation(0, None, b"/", b"", False, False, 1, 0, False, False, False, 0.0, 0, _INSTANT)
-"""Success. The one thing that set-up ever reads is a directory (`recipes.readiness`), so that this is one."""
+"""Success. Its output is a directory, because that is the only output that set-up reads (`recipes.readiness`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForetoldAction(Action):
-    """An action that brings its observation with it."""
+    """An action that carries its observation."""
 
     observation: Observation = _NOTHING
 
 
 def foretold(trajectory: tuple[ScriptedAction, ...]) -> tuple[ScriptedAction, ...]:
-    """The same trajectory for null sandboxes. Text of which the digest alone is known cannot be foretold: not asked."""
+    """The trajectory for null sandboxes. If only the digest of an output is known, the digest is not checked."""
     return tuple(
         replace(each, action=_foretold(each.action, each.expect), expect=replace(each.expect, sha256=""))
         for each in trajectory
@@ -72,7 +72,7 @@ def _foretold(action: Action, expect: Expectation) -> ForetoldAction:
 
 
 class NullSubstrate(Substrate):
-    """Takes every spec, and makes nothing of it."""
+    """Accepts every spec; its sandboxes do nothing."""
 
     name = NULL
     isolation = Isolation.NONE
@@ -85,7 +85,7 @@ class NullSubstrate(Substrate):
         return frozenset({Capability.FILES, Capability.PRIVATE_FILES})
 
     async def open(self) -> None:
-        """Nothing has to be ready."""
+        """Nothing to do."""
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         return NullSandbox(f"{NULL}-{next(self._numbers)}")
@@ -94,11 +94,11 @@ class NullSubstrate(Substrate):
         return Image()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to do."""
 
 
 class NullSandbox(Sandbox):
-    """Nothing at all, with an id."""
+    """A sandbox that consists of an id."""
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -140,7 +140,7 @@ class NullSandbox(Sandbox):
 
 
 class NullStream(ActionStream):
-    """An action that is over before it began."""
+    """The stream of an action that has already ended."""
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         chunks: tuple[Chunk, ...] = ()
@@ -148,16 +148,16 @@ class NullStream(ActionStream):
             yield chunk
 
     async def write(self, data: bytes) -> None:
-        """Nobody reads it."""
+        """The input is dropped."""
 
     async def end_input(self) -> None:
-        """There was none."""
+        """Nothing to do."""
 
     async def signal(self, number: int) -> None:
-        """It has ended."""
+        """Nothing to do: the action has ended."""
 
     async def kill(self) -> None:
-        """It has ended."""
+        """Nothing to do: the action has ended."""
 
     async def wait(self) -> Observation:
         return _NOTHING
@@ -168,11 +168,11 @@ class NullStream(ActionStream):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It has ended."""
+        """Nothing to do: the action has ended."""
 
 
 class NullFiles(Files):
-    """Takes everything, keeps nothing, and is empty."""
+    """Accepts every write and keeps nothing."""
 
     async def read(
         self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
@@ -182,10 +182,10 @@ class NullFiles(Files):
     async def write(
         self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         return []
@@ -196,18 +196,18 @@ class NullFiles(Files):
     async def mkdir(
         self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def upload(
         self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
     ) -> None:
-        """Nothing is kept."""
+        """Keeps nothing."""
 
     async def download(
         self,
@@ -217,4 +217,4 @@ class NullFiles(Files):
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
-        """There is nothing to give."""
+        """Writes nothing."""

@@ -1,4 +1,4 @@
-"""What the paper published, as data: "The Rollout Infrastructure Tax in Coding-Agent Reinforcement Learning".
+"""The numbers that the paper published: "The Rollout Infrastructure Tax in Coding-Agent Reinforcement Learning".
 
 Only what its text and tables state is here; the values behind its figures are not published. Latencies there are
 rounded to a tenth of a second and worker-hours to the hour, and one does not follow from the other: a million times
@@ -13,7 +13,7 @@ from typing import Final
 
 LONG_STEPS: Final = 150
 LONG_WORKLOAD: Final = "T2"
-"""Of Figure 6 and Table 2."""
+"""The scale of Figure 6 and Table 2."""
 TRAJECTORIES: Final = 1_000_000
 FIGURE_6_TRAJECTORIES: Final = (10_000, 1_000_000)
 ROUNDED_TO_S: Final = 0.1
@@ -37,7 +37,7 @@ class Overhead:
 
     @property
     def latency_s(self) -> float:
-        """What it adds to one trajectory."""
+        """The time that the delay adds to one trajectory."""
         return self.per_rollout_s + self.per_action_s * self.steps
 
 

@@ -1,4 +1,4 @@
-"""From a study's results to advice: which arm to take for whose code, and how large a pool of it to keep."""
+"""Advice from a study's results: which arm to use for which code, and how large its pool should be."""
 
 from dutyfree.measure.advise.advice import Advice, Question, advise
 from dutyfree.measure.advise.evidence import Evidence

@@ -1,4 +1,4 @@
-"""Advice: the decision, what it stands on, the pools that go with it, and the reasons to doubt it."""
+"""Advice: the decision, its evidence, the sizes of pools, and the caveats."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dutyfree.measure.stats.findings import Setting
 from dutyfree.model import Isolation
 
 ASSUMPTIONS: Final = (
-    "each action comes with as much work, however long the rollout is",
-    "a rollout fails as often as a trial of the study did, whatever its length",
-    "nobody waits for a sandbox to be destroyed",
+    "each action has the same amount of work, at any length of the rollout",
+    "a rollout fails as often as a trial of the study did, at any length",
+    "no rollout waits for a sandbox to be destroyed",
 )
-ASSUMED_OF_REQUESTS: Final = "requests that nobody announced are independent; what is taken is replaced from then on"
+ASSUMED_OF_REQUESTS: Final = "unannounced requests are independent; a sandbox that is taken is replaced at once"
 
 
 class Code(StrEnum):
-    """The caveats that only advice has; the others are those of the study."""
+    """Caveats that only advice has; the others are those of the study."""
 
     NO_MEMORY = "no-memory"
     UNENFORCED = "unenforced"
@@ -40,19 +40,19 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What advice is wanted on."""
+    """What the user asks."""
 
     trust: Trust = Trust.MODEL
     actions: int = 50
     work_s: float = 60.0
-    """What the rollout's commands take in all, on the fastest arm."""
+    """The total time of the rollout's commands on the fastest arm."""
     workload: str | None = None
     length: int | None = None
-    """Of the trials that count; without one, what `evidence.gather` finds."""
+    """The length of the trials to use; None: `evidence.gather` chooses."""
     warmth: Warmth = Warmth.COLD
     weights: Weights = field(default_factory=Weights)
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """What a sandbox of an arm holds: a study does not measure it."""
+    """The memory of a sandbox, by arm: a study does not measure it."""
     accept_emulated: bool = False
     prompts: int | None = None
     group: int = 8
@@ -62,11 +62,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """An answer, and all that it takes to check it."""
+    """The answer, with everything that is needed to check it."""
 
     study: str
     setting: Setting
-    """The trials that the numbers are of."""
+    """The setting of the trials that the numbers are made from."""
     fastest: str
     decision: Decision
     evidence: tuple[Evidence, ...]
@@ -75,7 +75,7 @@ class Advice:
     announced: Announced | None
     unannounced: Unannounced | None
     caveats: tuple[Caveat, ...]
-    """Of the study and of the decision; those of one arm are its evidence's."""
+    """Caveats of the study and of the decision; those of one arm are in its evidence."""
     assumptions: tuple[str, ...]
     kind: str = "advice"
 
@@ -85,15 +85,15 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values only."""
-        told: dict[str, Any] = _plain(asdict(self))
-        return {"chosen": self.decision.chosen.name} | told
+        content: dict[str, Any] = _plain(asdict(self))
+        return {"chosen": self.decision.chosen.name} | content
 
 
 def advise(results: Results, question: Question) -> Advice:
-    """What to take for a rollout, by a study's results.
+    """Choose an arm for a rollout, from a study's results.
 
-    Raises InvalidRequest where the study says nothing of what is asked for, Unsupported where none of its arms has a
-    wall that the trust class allows.
+    Raises InvalidRequest if the study has no trials for the question, Unsupported if none of its arms has a wall that
+    the trust class allows.
     """
     examined = examine(results)
     gathered = gather(
@@ -147,36 +147,36 @@ def _unannounced(chosen: Evidence, decision: Decision, question: Question) -> Un
 
 
 def _of_arm(evidence: Evidence) -> Iterator[Caveat]:
-    """What there is to doubt about an arm, each once."""
+    """The caveats of an arm, each once."""
     estimates = (evidence.acquire, evidence.action_overhead, evidence.slowdown, evidence.failures)
     own = (each for estimate in estimates for each in estimate.caveats)
     yield from dict.fromkeys((*evidence.caveats, *own))
     if evidence.unenforced:
-        yield Caveat(Code.UNENFORCED, f"its sandboxes are not held to: {', '.join(evidence.unenforced)}")
+        yield Caveat(Code.UNENFORCED, f"its sandboxes do not enforce: {', '.join(evidence.unenforced)}")
 
 
 def _of_decision(decision: Decision, gathered: Gathered, question: Question) -> Iterator[Caveat]:
     eligible = [cost.candidate.name for cost in decision.eligible]
     unknown = [name for name in eligible if name not in question.memory_bytes]
     if unknown and question.weights.gib_second:
-        told = "a study does not measure what a sandbox holds in memory; it counts for nothing here"
-        yield Caveat(Code.NO_MEMORY, f"{told} (of {', '.join(unknown)})")
+        text = "a study does not measure the memory of a sandbox; it counts as zero here"
+        yield Caveat(Code.NO_MEMORY, f"{text} (for {', '.join(unknown)})")
     by_name = {each.candidate.name: each for each in gathered.arms}
     best, *others = (by_name[name] for name in eligible)
     least_and_most = {each.candidate.name: _bounds(each, decision) for each in (best, *others)}
     _, most = least_and_most[best.candidate.name]
     close = [other.candidate.name for other in others if most > least_and_most[other.candidate.name][0]]
     if close:
-        told = ", ".join(f"{name} ({_told(*least_and_most[name])})" for name in (best.candidate.name, *close))
-        yield Caveat(Code.TOO_CLOSE, f"these may change places, within the intervals of what was measured: {told}")
+        costs = ", ".join(f"{name} ({_range(*least_and_most[name])})" for name in (best.candidate.name, *close))
+        yield Caveat(Code.TOO_CLOSE, f"these may change places, within the intervals of the measurement: {costs}")
     if question.rate_per_s is not None and best.lead is None:
         yield Caveat(Code.NO_LEAD, f"no cold trial of {best.candidate.name}: how long it takes to refill is not known")
 
 
 def _bounds(evidence: Evidence, decision: Decision) -> tuple[float, float]:
-    """The least and the most that a rollout costs, if everything is at the near or the far end of its interval.
+    """The lowest and the highest cost of a rollout: every input at the low or the high end of its interval.
 
-    Cost grows with each of them. An end that the sample cannot give is nothing, or infinite.
+    Cost grows with each input. A bound that the sample cannot give counts as zero, or as infinite.
     """
 
     def total(candidate: Candidate) -> float:
@@ -194,7 +194,7 @@ def _bounds(evidence: Evidence, decision: Decision) -> tuple[float, float]:
     return total(replace(evidence.candidate, **low)), most
 
 
-def _told(least: float, most: float) -> str:
+def _range(least: float, most: float) -> str:
     return "no bound" if most == inf else f"{least:,.3f} to {most:,.3f}"
 
 

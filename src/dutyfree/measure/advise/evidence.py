@@ -1,7 +1,7 @@
-"""What a study says about its arms, as far as a choice between them takes it.
+"""The numbers of a study that are needed to choose between its arms.
 
-All of it is read off the trials of one setting (one workload, length and stage, one sandbox at a time), so that arms
-are compared on the same trajectories, and so that a reader finds the numbers again in the study's report.
+They are all taken from the trials of one setting (one workload, length and stage, one sandbox at a time), so that arms
+are compared on the same trajectories, and so that a reader can find the numbers in the study's report.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _WALLS: Final = {each.label: each for each in Isolation}
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """An arm, and how sure what is said of it is. Times are in seconds."""
+    """The measured numbers of one arm, with intervals. Times are in seconds."""
 
     candidate: Candidate
     acquire: Estimate
-    """Median time from the start until the first action could run, what was left to set up included."""
+    """Median time from the start until the first action can run, including the remaining set-up."""
     action_overhead: Estimate
     """Median over sandboxes of the mean of dispatch + observe over a sandbox's actions."""
     slowdown: Estimate
-    """Execution by the execution of `fastest`, over the blocks that both completed. Where its interval leaves open that
-    there is none, the candidate has none: what is not beyond doubt does not decide."""
+    """Execution time divided by that of `fastest`, over the blocks that both completed. If the interval includes 1, the
+    decision uses 1: an effect that may be noise must not decide."""
     failures: Estimate
     """The share of trials that did not complete."""
     failed: int
     attempted: int
     lead: Estimate | None
-    """Mean time in which a sandbox is made ready from nothing; None where no cold trial completed."""
+    """Mean time to make a sandbox ready from cold; None if no cold trial completed."""
     unenforced: tuple[str, ...] = ()
-    """Bounds that its sandboxes do not have."""
+    """Limits that its sandboxes do not enforce."""
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -61,12 +61,12 @@ class Gathered:
 
     setting: Setting
     lengths: tuple[int, ...]
-    """All that were measured of this workload and stage."""
+    """All measured lengths of this workload and stage."""
     fastest: str
-    """The arm in which the same work takes least; work is stated in its seconds."""
+    """The arm that executes the same work in the least time; work is stated in its seconds."""
     arms: tuple[Evidence, ...]
     left_out: Mapping[str, str]
-    """Arms of which nothing can be said here, and why."""
+    """Arms without usable trials, and why."""
 
 
 def gather(
@@ -79,10 +79,10 @@ def gather(
     actions: int,
     memory_bytes: Mapping[str, int],
 ) -> Gathered:
-    """What the study says, in the setting that is nearest to a rollout of so many actions.
+    """The evidence in the setting that is nearest to a rollout of this many actions.
 
-    Without a workload: the one with the longest trajectory, the last of several. Without a length: the one that most
-    arms completed; of several the nearest. Raises InvalidRequest where no trial of what is asked for completed.
+    The default workload is the one with the longest trajectory, the last of several. The default length is the one that
+    most arms completed; of several, the nearest. Raises InvalidRequest if no such trial completed.
     """
     contenders = [arm for arm in results.study.arms if arm.substrate != NULL]
     names = {arm.name for arm in contenders}
@@ -117,8 +117,8 @@ def gather(
             known = replace(found.candidate, memory_bytes=memory_bytes.get(arm.name, 0))
             arms.append(replace(found, candidate=known))
     if not arms:
-        told = "; ".join(f"{arm}: {why}" for arm, why in left_out.items())
-        raise InvalidRequest(f"nothing can be said of any arm of this study ({told})")
+        reasons = "; ".join(f"{arm}: {why}" for arm, why in left_out.items())
+        raise InvalidRequest(f"no arm of this study has usable trials ({reasons})")
     return Gathered(setting, tuple(sorted(lengths)), fastest, tuple(arms), left_out)
 
 
@@ -154,7 +154,7 @@ def _absence(facts: Mapping[str, Any], examined: Examined, condition: Condition)
         return f"it could not run: {why!s:.200}"
     if condition in examined.failures:
         return f"none of its {examined.failures[condition].attempted} trials completed"
-    return f"no {condition.warmth} trial of {condition.workload} with {condition.length} actions was made of it"
+    return f"no {condition.warmth} trial of {condition.workload} with {condition.length} actions was run on it"
 
 
 def _evidence(
@@ -204,7 +204,7 @@ def ready_s(trial: Trial) -> float:
 
 
 def _lead(arm: str, examined: Examined, setting: Setting, seed: int) -> Estimate | None:
-    """The mean, of all lengths: what a creation takes does not depend on what comes after it."""
+    """The mean over all lengths: the time of a creation does not depend on the actions after it."""
     trials = [
         trial
         for condition, completed in examined.completed.items()
@@ -215,7 +215,7 @@ def _lead(arm: str, examined: Examined, setting: Setting, seed: int) -> Estimate
 
 
 def _fastest(measured: Mapping[str, Sequence[Trial]]) -> str:
-    """The arm that executes least in the blocks that all have in common; if there are none, in its own."""
+    """The arm with the least execution time in the blocks that all arms have; if there are none, in its own blocks."""
     shared = set.intersection(*({trial.block for trial in trials} for trials in measured.values()))
 
     def mean_ns(arm: str) -> float:
@@ -226,20 +226,25 @@ def _fastest(measured: Mapping[str, Sequence[Trial]]) -> str:
 
 
 def _slowdown(trials: Sequence[Trial], fastest: Sequence[Trial], seed: int) -> Estimate | None:
-    """What these took by what the fastest took, in the blocks of both; None if they have none in common."""
+    """Execution time divided by that of the fastest arm, in the blocks of both; None if they share no block."""
     base = {trial.block: _execute_ns(trial) for trial in fastest}
     paired = [trial for trial in trials if trial.block in base]
     return _ratio(paired, _execute_ns, lambda trial: base[trial.block], "x", seed) if paired else None
 
 
 def _beyond_doubt(slowdown: Estimate) -> float:
-    """Noise of a few per cent of the work would outweigh all that is known far better: acquisition and tax."""
+    """The slowdown for the decision: 1 if the interval includes 1.
+
+    Otherwise a few per cent of noise in the work would outweigh acquisition and tax, which are known far better.
+    """
     low, high = slowdown.low, slowdown.high
     return 1.0 if low is not None and high is not None and low <= 1.0 <= high else slowdown.value
 
 
 def _execute_ns(trial: Trial) -> float:
-    return max(1, trial.by_phase.get(Phase.EXECUTE, 0))  # nothing at all counts as a nanosecond
+    return max(
+        1, trial.by_phase.get(Phase.EXECUTE, 0)
+    )  # zero counts as one nanosecond, because ratios need a positive number
 
 
 def _ratio(
@@ -251,5 +256,5 @@ def _ratio(
 
 
 def beyond(gathered: Gathered, actions: int) -> tuple[Caveat, ...]:
-    """A caveat where nothing so long, or so short, was measured."""
+    """A caveat if no trajectory as long, or as short, was measured."""
     return caveats.extrapolated(actions, gathered.lengths)

@@ -1,4 +1,4 @@
-"""How many sandboxes to keep ready: for demand that is announced, and for demand that just comes."""
+"""How many sandboxes to keep ready: for announced demand, and for unannounced demand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dutyfree.errors import InvalidRequest
 CONFIDENCE: Final = 0.99
 MOST_WANTED: Final = 10**7
 MOST_REDUNDANCY: Final = 100
-"""Whoever needs a hundred times as many sandboxes needs another substrate."""
+"""With more redundancy than this factor, no size is given: another substrate would be the better choice."""
 DEFAULT_MISS_COST: Final = 99.0
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A step of a trainer that says beforehand what it will need."""
+    """A trainer's step that announces how many sandboxes it needs."""
 
     prompts: int
     group: int
@@ -28,11 +28,11 @@ class Announced:
     wanted: int
     """prompts x group."""
     size: int | None
-    """The smallest N' with P(Binomial(N', 1 - failure_rate) >= wanted) >= 0.99; None: so many are not worth it."""
+    """The smallest N' with P(Binomial(N', 1 - failure_rate) >= wanted) >= 0.99; None: it would be too many."""
     redundancy: float | None
     """`size` is wanted x (1 + redundancy)."""
     worst_failure_rate: float
-    """As high as the trials allow: the upper end of the rate's 95 % interval."""
+    """The upper end of the failure rate's 95 % interval."""
     worst_size: int | None
     """The size for that rate."""
 
@@ -43,24 +43,24 @@ class Unannounced:
 
     rate_per_s: float
     lead_s: float
-    """Mean time until a sandbox that was taken is replaced. The mean is all that matters: however lead times vary, the
+    """Mean time until a taken sandbox is replaced. Only the mean matters: however lead times vary, the
     number of sandboxes that are being made is a Poisson variable with the mean rate x lead (Palm's theorem)."""
     expected: float
-    """rate x lead: how many are asked for while one is made."""
+    """rate x lead: the expected number of requests while one sandbox is made."""
     level: float
-    """miss cost / (miss cost + 1), the newsvendor's critical ratio: how often there must be enough."""
+    """miss cost / (miss cost + 1), the newsvendor's critical ratio: how often enough sandboxes must be ready."""
     quantile: int
     """The smallest s with P(Poisson(expected) <= s) >= level."""
     floor: int
-    """By Little's law so many are being made at any time: fewer than that cannot keep up."""
+    """By Little's law, this many are being made at any time: a smaller pool cannot keep up."""
     size: int
     """Sandboxes to keep ready: the larger of the two."""
     in_use: float
-    """rate x life, by the same law: leased at any time, beside those that are ready."""
+    """rate x life, by the same law: the number of leased sandboxes at any time, in addition to the ready ones."""
 
 
 def announced(prompts: int, group: int, failure_rate: float, worst_failure_rate: float) -> Announced:
-    """The size for `prompts` x `group` rollouts. Raises InvalidRequest for numbers that cannot be."""
+    """The size for `prompts` x `group` rollouts. Raises InvalidRequest for numbers out of range."""
     wanted = prompts * group
     if min(prompts, group) < 1 or wanted > MOST_WANTED:
         raise InvalidRequest(f"{prompts} prompts x {group} are not between 1 and {MOST_WANTED} rollouts")
@@ -71,9 +71,9 @@ def announced(prompts: int, group: int, failure_rate: float, worst_failure_rate:
 
 
 def unannounced(rate_per_s: float, lead_s: float, life_s: float, miss_cost: float = DEFAULT_MISS_COST) -> Unannounced:
-    """The size for requests at this rate. `miss_cost`: that of a request that waits, in idle sandboxes.
+    """The size for requests at this rate. `miss_cost`: the cost of a waiting request, in idle sandboxes.
 
-    Raises InvalidRequest for numbers that cannot be.
+    Raises InvalidRequest for numbers out of range.
     """
     if not 0 < rate_per_s <= 1e6:
         raise InvalidRequest(f"the rate is {rate_per_s:g} per second; it must lie above 0, and up to a million")
@@ -87,7 +87,7 @@ def unannounced(rate_per_s: float, lead_s: float, life_s: float, miss_cost: floa
 
 
 def with_redundancy(wanted: int, failure_rate: float, confidence: float = CONFIDENCE) -> int | None:
-    """The smallest number of which at least `wanted` do not fail, with this confidence; None if that is too many."""
+    """The smallest number so that at least `wanted` succeed, with this confidence; None if it is too large."""
     most = MOST_REDUNDANCY * wanted
 
     def suffices(size: int) -> bool:
@@ -99,7 +99,7 @@ def with_redundancy(wanted: int, failure_rate: float, confidence: float = CONFID
 
 
 def _least(start: int, suffices: Callable[[int], bool]) -> int:
-    """The smallest number from `start` on that suffices; every larger one must, too."""
+    """The smallest sufficient number from `start` on, by bisection. Every larger number must suffice, too."""
     if suffices(start):
         return start
     step = 1

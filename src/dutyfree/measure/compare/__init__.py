@@ -1,4 +1,4 @@
-"""Two results of the same study: what became faster, what slower, and of what nobody can tell."""
+"""Compares two results of the same study: what became faster, what slower, and what cannot be decided."""
 
 from dutyfree.measure.compare.comparing import COMPARED, compare
 from dutyfree.measure.compare.comparison import Comparison, Difference, FailureDifference, Gates, Verdict

@@ -37,7 +37,7 @@ COMPARED: Final = (
     Metric.DESTROY,
     Metric.RESPONSE,
 )
-"""Those that do not follow from the others."""
+"""The compared metrics: those that do not follow from the others."""
 
 ByBlock = dict[int, float]
 Values = NDArray[np.float64]
@@ -46,9 +46,9 @@ Values = NDArray[np.float64]
 def compare(
     before: Results, after: Results, gates: Gates | None = None, *, metrics: Sequence[Metric] = COMPARED
 ) -> Comparison:
-    """What differs, condition by condition and metric by metric.
+    """The differences, by condition and metric.
 
-    Raises InvalidRequest if the two have no condition in common, or if the same workload is not the same on both sides.
+    Raises InvalidRequest if the two have no condition in common, or if a workload of the same name differs.
     """
     gates = gates if gates is not None else Gates()
     ours, theirs = examine(before), examine(after)
@@ -82,7 +82,7 @@ def compare(
 def _differences(
     condition: Condition, ours: Examined, theirs: Examined, metrics: Sequence[Metric], *, paired: bool
 ) -> list[Difference]:
-    """Without a verdict yet: that takes all of them."""
+    """The differences without verdicts: a verdict needs the p-values of all comparisons."""
     sides = [side.completed.get(condition, ()) for side in (ours, theirs)]
     if not all(sides):
         return []
@@ -105,7 +105,7 @@ def _differences(
 
 
 def _shift(before: ByBlock, after: ByBlock, *, paired: bool) -> tuple[Shift, int, bool]:
-    """With the number of pairs, or of the fewer values, and whether there were pairs."""
+    """The shift, the number of pairs (or of values on the smaller side), and whether the values were paired."""
     common = sorted(before.keys() & after.keys()) if paired else []
     if common:
         ours, theirs = (np.array([side[block] for block in common]) for side in (before, after))
@@ -118,7 +118,7 @@ def _failure_difference(condition: Condition, ours: Examined, theirs: Examined) 
     if condition.concurrency == 1:
         table = [[each.failed, each.attempted - each.failed] for each in (before, after)]
         p_value = float(stats.fisher_exact(table).pvalue)
-    else:  # what is repeated is the wave: its sandboxes fail together
+    else:  # the wave is the unit of repetition, because its sandboxes fail together
         shares = [_failed_by_block(side.tried[condition]) for side in (ours, theirs)]
         p_value = unpaired_shift(*shares).p_value
     doubts = tuple(dict.fromkeys((*before.rate.caveats, *after.rate.caveats)))
@@ -156,7 +156,7 @@ def _factor(shift: Shift, n: int) -> Estimate:
 
 
 def _doubts(condition: Condition, ours: Examined, theirs: Examined) -> tuple[Caveat, ...]:
-    """Of either side, which is named where the other does not have it."""
+    """The caveats of both sides; one that only one side has names the side."""
     before, after = ours.doubts[condition], theirs.doubts[condition]
     shared = [each for each in before if each in after]
     alone = [

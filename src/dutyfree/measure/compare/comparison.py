@@ -1,4 +1,4 @@
-"""What a comparison finds, as values."""
+"""The findings of a comparison, as values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dutyfree.measure.stats.metrics import Metric
 
 
 class Verdict(StrEnum):
-    """What can be said. Nothing is said that did not pass both gates."""
+    """The verdict on a difference. Only a difference that passes both gates counts."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """A difference must be both beyond chance and large enough to matter."""
+    """A difference must be both significant and large enough to matter."""
 
     significance: float = 0.01
     """p, after correction for the number of comparisons, must be below this."""
@@ -48,10 +48,10 @@ class Difference:
     metric: Metric
     verdict: Verdict
     before: Estimate
-    """The medians; the ratio is not theirs, but the typical one of trials."""
+    """The medians. The ratio below is not their quotient, but the typical ratio of trials."""
     after: Estimate
     ratio: Estimate
-    """Unit "x": after by before, above 1 is slower (Hodges & Lehmann's)."""
+    """Unit "x": after / before, above 1 is slower (Hodges & Lehmann's estimate)."""
     p_value: float
     adjusted_p: float
     """After Benjamini & Hochberg, over everything that was compared."""
@@ -76,7 +76,7 @@ class FailureDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that both results have, side by side."""
+    """All conditions and metrics that both results have."""
 
     gates: Gates
     paired: bool
@@ -84,20 +84,20 @@ class Comparison:
     differences: tuple[Difference, ...]
     failures: tuple[FailureDifference, ...]
     lost: tuple[Condition, ...] = ()
-    """Where trials completed before, and none does now: it was not tried, or all of it failed."""
+    """Conditions in which trials completed before and none after: not run, or all failed."""
     only_before: tuple[Condition, ...] = ()
-    """Was not tried after."""
+    """Not run after."""
     only_after: tuple[Condition, ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
     def regressions(self, threshold: float | None = None) -> tuple[Difference | FailureDifference, ...]:
-        """What became slower by more than `threshold` (if not given: by any effect that was told), or fails more.
+        """Everything that became slower by more than `threshold` (default: by any reported effect), or fails more.
 
-        Raises InvalidRequest for a threshold below the effect: of what lies between them nothing was told.
+        Raises InvalidRequest for a threshold below the effect of the gates, because smaller effects are not reported.
         """
         if threshold is not None and threshold < self.gates.effect:
             raise InvalidRequest(
-                f"a slowdown of {threshold:.3%} is not told where effects are told from {self.gates.effect:.3%} on"
+                f"a slowdown of {threshold:.3%} is not reported: effects are reported from {self.gates.effect:.3%} on"
             )
         least = 1 + (self.gates.effect if threshold is None else threshold)
         slower = (each for each in self.differences if each.verdict is Verdict.SLOWER and each.ratio.value > least)

@@ -1,4 +1,4 @@
-"""Whether two results can be compared at all, and what else differs between them."""
+"""Checks whether two results can be compared, and finds what else differs between them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _STUDY_FIELDS: Final = ("seed", "resources", "trial_timeout_s", "evict", "keep_t
 
 
 def same_plan(before: Results, after: Results) -> bool:
-    """Whether a block's number means the same on both sides: the same setting, and the same actions."""
+    """Whether equal block numbers mean equal settings and actions on both sides."""
     ours, theirs = before.study, after.study
     return (ours.seed, ours.grids) == (theirs.seed, theirs.grids) and _limits(before) == _limits(after)
 
 
 def refuse_other_actions(before: Results, after: Results) -> None:
-    """Raises InvalidRequest where trials of one plan did not run the same actions: somebody changed the workload."""
+    """Raises InvalidRequest if trials of one plan ran different actions: the workload was changed."""
     ran = {trial.number: [action.name for action in trial.actions] for trial in before.trials if trial.completed}
     for trial in after.trials:
         names = [action.name for action in trial.actions]
@@ -35,7 +35,7 @@ def refuse_other_actions(before: Results, after: Results) -> None:
 
 
 def differences(before: Results, after: Results) -> Iterator[Caveat]:
-    """What else than the thing that is compared may explain a difference."""
+    """Other differences between the two results that may explain a difference in time."""
     if facts := list(_differing(before.host, after.host)):
         yield caveats.different_hosts(_few(facts))
     for arm in before.arms.keys() & after.arms.keys():
@@ -55,7 +55,7 @@ def differences(before: Results, after: Results) -> Iterator[Caveat]:
 
 
 def _limits(results: Results) -> list[tuple[str, int | None, int | None]]:
-    """What decides which trials a block consists of, besides the grids."""
+    """The limits of the arms, which also decide which trials a block has."""
     return sorted((arm.name, arm.max_trials, arm.max_length) for arm in results.study.arms)
 
 
@@ -65,8 +65,8 @@ def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[s
             yield f"{name}: {str(ours.get(name))[:_SHOWN]} / {str(theirs.get(name))[:_SHOWN]}"
 
 
-def _few(told: list[str]) -> list[str]:
-    return told if len(told) <= MOST_FACTS else [*told[:MOST_FACTS], f"and {len(told) - MOST_FACTS} more"]
+def _few(facts: list[str]) -> list[str]:
+    return facts if len(facts) <= MOST_FACTS else [*facts[:MOST_FACTS], f"and {len(facts) - MOST_FACTS} more"]
 
 
 def _action_names(results: Results) -> dict[str, set[str]]:

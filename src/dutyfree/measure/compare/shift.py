@@ -1,8 +1,9 @@
-"""Are these logarithms larger than those, and by how much? Rank tests, and the shift and interval that belong to them.
+"""Tests whether one sample of logarithms is larger than another, and by how much: rank tests, with shift and interval.
 
-Ranks, because one straggler must not decide; logarithms, because a slowdown is a factor. Paired: Wilcoxon's signed
-ranks, with the median of the averages of any two differences. Unpaired: Mann & Whitney's, with the median of the
-differences of any two. Both are Hodges & Lehmann's (1963), as are the intervals: test, estimate and interval agree.
+Ranks are used because one straggler must not decide; logarithms, because a slowdown is a factor. Paired values:
+Wilcoxon's signed-rank test, with the median of the averages of all pairs of differences. Unpaired values: Mann &
+Whitney's test, with the median of the differences of all pairs. Estimates and intervals are Hodges & Lehmann's (1963),
+so that test, estimate and interval agree.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 MOST: Final = 2_000
-"""Of more values than this, every k-th is taken for the shift: all pairs of more would not fit into memory."""
+"""With more values, only every k-th is used for the shift, because all pairs would not fit into memory."""
 EXACT: Final = 50
-"""Up to so many pairs the test's distribution is computed rather than approximated."""
+"""Up to this many pairs, the test's distribution is exact; above, it is approximated."""
 _Z: Final = 1.959963984540054
 
 Values = NDArray[np.float64]
@@ -26,7 +27,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """By how much the second is larger than the first; the ends are None where there are too few values."""
+    """How much larger the second sample is; the interval's ends are None if there are too few values."""
 
     value: float
     low: float | None
@@ -35,12 +36,12 @@ class Shift:
 
 
 def paired_shift(before: Values, after: Values) -> Shift:
-    """Of values that belong together, in the same order."""
+    """The shift of paired values, in the same order."""
     differences = after - before
     n = len(differences)
     p_value = 1.0
     if n > 1 and np.any(differences):
-        # Ties have no exact distribution; scipy would draw one, which takes seconds.
+        # With ties there is no exact distribution; scipy would simulate one, which takes seconds.
         tied = len(np.unique(np.abs(differences))) < n or not np.all(differences)
         method = "exact" if n <= EXACT and not tied else "asymptotic"
         p_value = float(stats.wilcoxon(differences, zero_method="zsplit", method=method).pvalue)
@@ -52,7 +53,7 @@ def paired_shift(before: Values, after: Values) -> Shift:
 
 
 def unpaired_shift(before: Values, after: Values) -> Shift:
-    """Of values that have nothing to do with each other."""
+    """The shift of values that are not paired."""
     p_value = 1.0
     if np.ptp(np.concatenate([before, after])) > 0:
         p_value = float(stats.mannwhitneyu(after, before, alternative="two-sided").pvalue)
@@ -63,16 +64,16 @@ def unpaired_shift(before: Values, after: Values) -> Shift:
 
 
 def adjusted(p_values: list[float]) -> list[float]:
-    """Benjamini & Hochberg's: of the differences that are called below a level, at most that share is called wrongly.
+    """Benjamini & Hochberg's adjusted p-values: of the differences below a level, at most that share is false.
 
-    If nothing differs at all, that is the chance to call anything: so a comparison of a hundred metrics raises no more
-    false alarms than one of a single metric.
+    If nothing differs, the level is the probability of any false alarm: so a comparison of a hundred metrics has no
+    more false alarms than one of a single metric.
     """
     return [float(each) for each in stats.false_discovery_control(p_values)] if p_values else []
 
 
 def _shift(ordered: Values, centre: float, spread: float, p_value: float, *, enough: bool) -> Shift:
-    """The median of all pairs, and the pairs between which the test would not object at 5 %."""
+    """The median of all pairs, and the interval of shifts that the test does not reject at 5 %."""
     value = float(np.median(ordered))
     rank = round(centre - _Z * spread)
     if not enough or rank < 1:

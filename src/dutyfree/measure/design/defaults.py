@@ -1,4 +1,4 @@
-"""The study of somebody who asked for none in particular, and the short form of any other. Pure."""
+"""The default study of `dutyfree bench`, and the quick form of any study. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DEFAULT_TRIAL_TIMEOUT_S: Final = 60.0
 
 
 def default_study(arms: Sequence[Arm], able: Sequence[str]) -> Study:
-    """What can be said of these arms in under two minutes on a small machine.
+    """A study of these arms that takes less than two minutes on a small machine.
 
-    `able` are the names of those whose sandboxes have git and Python, which T1 and T2 need.
+    `able` are the names of the arms whose sandboxes have git and Python, which the workloads T1 and T2 need.
     """
     grids = [
         Grid(40, ("T0",), lengths=(1, 10)),
@@ -42,7 +42,7 @@ def default_study(arms: Sequence[Arm], able: Sequence[str]) -> Study:
 
 
 def quick(study: Study) -> Study:
-    """The same study with a few short trials of everything: to see that it works, not to learn from it."""
+    """The same study with a few short trials of each kind: a check that it works; its numbers mean little."""
     limit_s = QUICK_LIMIT_S if study.time_limit_s is None else min(QUICK_LIMIT_S, study.time_limit_s)
     return replace(study, grids=tuple(_quick(grid) for grid in study.grids), time_limit_s=limit_s)
 

@@ -8,16 +8,16 @@
     trial_timeout_s = 600
     evict = ["page-cache"]        # before each cold trial; needs root
     keep_think_time = false       # of recorded trajectories
-    null = true                   # the instrument's own floor takes part as an arm called "null"
+    null = true                   # measure the instrument's own time, as an arm called "null"
 
-    [resources]                   # for every sandbox alike; "none" for no bound
+    [resources]                   # the same for every sandbox; "none" for no limit
     memory_mib = 1024
     disk_mib = 512
     cpus = 1.0
     pids = 1024
 
     [[arm]]
-    name = "docker-exec"          # the substrate's name, unless there is another one
+    name = "docker-exec"          # default: the name of the substrate
     substrate = "docker"
     options = { path = "exec" }
     image = "python"
@@ -27,10 +27,10 @@
     [[grid]]
     trials = 100
     workloads = ["T0", "T1", "mine.toml"]
-    lengths = [1, 10]             # "all": as many actions as a recording has, or a workload's opening
+    lengths = [1, 10]             # "all": all actions of a recording, or of a workload's opening
     stages = ["cold", "dependencies"]
     concurrency = [1, 4]
-    arms = ["docker-exec"]        # all of them, unless some are named
+    arms = ["docker-exec"]        # default: all arms
 
 Paths are relative to the file.
 """
@@ -70,7 +70,7 @@ def load_study(path: Path | str) -> Study:
 
 
 def parse_study(document: Mapping[str, Any], path: Path) -> Study:
-    """What the TOML `document` says; `path`, its file, is what paths in it are relative to. Raises as `load_study`."""
+    """The study in a TOML `document`. Paths in it are relative to its file, `path`. Raises as `load_study`."""
     table = Table(document, str(path))
     table.allow(*_KEYS)
     arms = tuple(_arm(each) for each in table.each("arm"))
@@ -93,15 +93,15 @@ def parse_study(document: Mapping[str, Any], path: Path) -> Study:
 
 
 def with_null(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    """The arms, and the instrument's own floor, unless it is among them."""
+    """The arms, with the null arm in front unless it is among them."""
     return arms if any(arm.substrate == NULL for arm in arms) else (NULL_ARM, *arms)
 
 
 def arm_from_words(words: str) -> Arm:
     """An arm as flags give it: `docker`, `docker:path=exec,image=python`. Raises InvalidRequest.
 
-    `name`, `image`, `max_trials` and `max_length` are the arm's own, the rest are the substrate's. Without a name it is
-    called after all that is said of it: `docker-exec-python`.
+    `name`, `image`, `max_trials` and `max_length` are options of the arm; all others are options of the substrate. The
+    default name is made from the substrate, its options and the image: `docker-exec-python`.
     """
     substrate, colon, rest = words.partition(":")
     options: dict[str, str] = {}
@@ -139,7 +139,7 @@ def length(value: Any) -> int:
 
 
 def evictable(value: Any) -> str:
-    """Something that can be evicted before a cold trial. Raises InvalidRequest."""
+    """The name of a cache that can be evicted before a cold trial. Raises InvalidRequest."""
     if value not in EVICTABLE:
         raise InvalidRequest(f"{value!r:.80} cannot be evicted", hint=f"there is: {', '.join(EVICTABLE)}")
     return str(value)
@@ -182,7 +182,7 @@ def _grid(table: Table, directory: Path) -> Grid:
 
 
 def _workload(name: str, directory: Path) -> str:
-    """A workload that is a file, as seen from here; a name is left alone."""
+    """The path of a workload file, relative to the working directory; a name stays as it is."""
     is_path = Path(name).suffix or os.sep in name or (directory / name).is_file()
     return os.path.relpath(directory / name) if is_path and not Path(name).is_absolute() else name
 

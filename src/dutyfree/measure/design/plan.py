@@ -1,11 +1,15 @@
-"""Which trials a study consists of, and in which order they are run. Pure: equal studies have equal plans.
+"""Plans the trials of a study and their order. Pure: equal studies have equal plans.
 
 A *setting* is a workload, a length, a warmth and a concurrency. A *block* is one setting with every arm that takes part
-in it, in random order, all of them on the same trajectories: what differs within a block is the arm alone. First comes
-one block of every setting, in random order; the others of each setting are spread evenly over the rest of the study, at
-random. So whatever drifts during a study meets all settings and arms alike, and in one that is cut short every setting
-has had the same share of its blocks. At a concurrency above one an arm's part of a block is not one trial but a wave:
-arrivals need company. So waves are of equal size, rather than all but the last one full.
+in it, in random order, on the same trajectories: trials of a block differ only in their arm.
+
+The order: first one block of every setting, in random order; then the other blocks of each setting, spread evenly over
+the rest of the study, with random positions. There are two reasons. If the machine becomes slower during the study,
+all settings and arms are affected alike. And if the study is cut short, every setting has the same share of its blocks.
+
+At a concurrency above one, an arm's part of a block is not one trial but a *wave* of trials, because a trial needs
+others beside it to be concurrent. The trials of a setting are divided into waves of equal size: a small last wave would
+be under less load than the others.
 """
 
 from __future__ import annotations
@@ -22,14 +26,14 @@ from dutyfree.measure.design.study import Arm, Condition, Study, Warmth
 NULL: Final = "null"
 """The substrate that does nothing: its arm takes part in every block."""
 WAVE: Final = 8
-"""A wave has up to this many trials for each one that is to be under way at once."""
+"""A wave has up to this many trials times the concurrency."""
 
 Setting = tuple[str, int, Warmth, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTrial:
-    """One trial to be run. Its number names it for good; its seed draws its trajectory, the same for all arms."""
+    """A trial to be run. Its number identifies it in the study; its seed, equal for all arms, draws the trajectory."""
 
     number: int
     block: int
@@ -39,13 +43,13 @@ class PlannedTrial:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Trials in the order in which they are run; those of one arm follow each other."""
+    """Trials in the order in which they are run; trials of one arm follow each other."""
 
     number: int
     trials: tuple[PlannedTrial, ...]
 
-    def turns(self) -> Iterator[tuple[PlannedTrial, ...]]:
-        """Each arm's share: one trial, or a wave."""
+    def by_arm(self) -> Iterator[tuple[PlannedTrial, ...]]:
+        """The trials of each arm, one arm after the other: one trial, or a wave."""
         for _, share in groupby(self.trials, key=lambda trial: trial.condition):
             yield tuple(share)
 
@@ -64,7 +68,11 @@ def plan(study: Study) -> tuple[Block, ...]:
 
 
 def _order(seed: int, counts: Mapping[Setting, int]) -> list[tuple[Setting, int]]:
-    """Every block of every setting: the first ones, then the others, the n-th of m somewhere in the n-th of m parts."""
+    """The order of all blocks of all settings, each block as its setting and its index in the setting.
+
+    A position is a number: from -1 to 0 for the first block of each setting, from 0 to 1 for the others. Block n of m
+    is at a random position in the n-th of m equal parts.
+    """
     placed: list[tuple[float, Setting, int]] = []
     for setting, count in counts.items():
         numbers = random.Random(f"{seed} order of {setting}")
@@ -74,18 +82,18 @@ def _order(seed: int, counts: Mapping[Setting, int]) -> list[tuple[Setting, int]
 
 
 def remaining(blocks: tuple[Block, ...], done: Collection[int]) -> tuple[Block, ...]:
-    """The plan without the trials whose numbers are `done`, and without blocks of which nothing is left."""
+    """The plan without the trials whose numbers are `done`, and without blocks that are then empty."""
     left = (replace(block, trials=tuple(each for each in block.trials if each.number not in done)) for block in blocks)
     return tuple(block for block in left if block.trials)
 
 
 def size(blocks: tuple[Block, ...]) -> int:
-    """How many trials that is."""
+    """The number of trials in these blocks."""
     return sum(len(block.trials) for block in blocks)
 
 
 def _repetitions(study: Study) -> Mapping[Setting, dict[str, int]]:
-    """How many trials each arm has in each setting; where grids overlap, the one that asks for more is heard."""
+    """How many trials each arm has in each setting; where grids overlap, the larger number counts."""
     found: dict[Setting, dict[str, int]] = {}
     for grid in study.grids:
         taking_part = [arm for arm in study.arms if not grid.arms or arm.name in grid.arms or arm.substrate == NULL]
@@ -130,7 +138,7 @@ def _block(
 
 
 def _trajectory_seed(seed: int, setting: Setting, nth: int) -> int:
-    """Depends on nothing but what it is given, so that a study with another arm more has the same trajectories."""
+    """The seed depends only on the arguments, so that a study with one more arm has the same trajectories."""
     workload, length, _, _ = setting
     digest = hashlib.sha256(f"{seed} {length} {nth} {workload}".encode()).digest()
     return int.from_bytes(digest[:6], "big")

@@ -15,9 +15,9 @@ from dutyfree.model.limits import MIB
 MAX_LENGTH: Final = 10_000
 MAX_CONCURRENCY: Final = 1024
 MAX_TRIALS: Final = 100_000
-"""Of each combination; and twice as many in a whole study, whose plan is made before anything else."""
+"""The limit per combination; a whole study may have twice as many, because its plan is held in memory."""
 WHOLE: Final = 0
-"""As a length: as many actions as the workload's opening has; of a recording that is all (`run.gathering`)."""
+"""A length that means: all actions of the workload's opening; for a recording, all its actions (`run.gathering`)."""
 DEFAULT_RESOURCES: Final = Resources(memory_bytes=1024 * MIB, disk_bytes=512 * MIB)
 
 
@@ -33,23 +33,23 @@ class Warmth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One contender: a substrate, on a path, with options."""
+    """One of the alternatives that a study compares: a substrate with its options."""
 
     name: str
     substrate: str
     options: Mapping[str, str] = field(default_factory=dict)
-    """As `--option NAME=VALUE` gives them; the action path is one (`path = "exec"`)."""
+    """Options as in `--option NAME=VALUE`; the path of actions is one of them (`path = "exec"`)."""
     image: str | None = None
-    """What its sandboxes start from; without one, what the substrate takes by itself."""
+    """The image of its sandboxes; None: the substrate's default."""
     max_trials: int | None = None
-    """At most so many per condition, for the slow; the numbers then carry a caveat."""
+    """The most trials per condition, for slow arms; their numbers then have a caveat."""
     max_length: int | None = None
-    """No trajectory longer than this."""
+    """The longest trajectory that this arm runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every combination of these, `trials` times each, on every arm (or those that are named)."""
+    """Every combination of these, `trials` times each, on every arm, or on the named arms."""
 
     trials: int
     workloads: tuple[str, ...]
@@ -69,18 +69,18 @@ class Grid:
         if not self.workloads or not self.warmths:
             raise InvalidRequest("a grid needs workloads and stages")
         if self.trials < max(self.concurrencies):
-            hint = "eight times as many, or more, tell something"
+            hint = "use at least eight times as many trials"
             raise InvalidRequest(f"{self.trials} trials are never {max(self.concurrencies)} at once", hint=hint)
 
     @property
     def combinations(self) -> int:
-        """How many there are of each arm."""
+        """The number of combinations for each arm."""
         return len(self.workloads) * len(self.lengths) * len(self.warmths) * len(self.concurrencies)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a trial is a trial of. Trials of one block differ in their arm alone."""
+    """The conditions of a trial. Trials of one block differ only in their arm."""
 
     arm: str
     workload: str
@@ -91,7 +91,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Everything that decides which trials are run. Two studies that are equal give the same plan."""
+    """Everything that decides which trials are run. Equal studies have equal plans."""
 
     name: str
     arms: tuple[Arm, ...]
@@ -100,9 +100,9 @@ class Study:
     resources: Resources = DEFAULT_RESOURCES
     trial_timeout_s: float = 600.0
     time_limit_s: float | None = None
-    """When it is over no further block begins; the results are valid, and say so."""
+    """After this time no further block begins; the results stay valid, and have a caveat."""
     evict: tuple[str, ...] = ()
-    """What is evicted before each cold trial, and proven to be: "page-cache"."""
+    """What is evicted before each cold trial: "page-cache". The eviction is verified."""
     keep_think_time: bool = False
 
     def __post_init__(self) -> None:

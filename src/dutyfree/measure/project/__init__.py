@@ -1,4 +1,4 @@
-"""From latencies to worker-hours and money. All of it is projection: extrapolated, labelled so, never a measurement."""
+"""Projects latencies to worker-hours and money. Every result is extrapolated, and labelled as a projection."""
 
 from dutyfree.measure.project.latencies import Latencies, MeasuredLatencies, StatedLatencies
 from dutyfree.measure.project.projection import (

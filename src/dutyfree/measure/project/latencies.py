@@ -1,4 +1,4 @@
-"""How long one trajectory takes on each arm: measured by a study, or stated by somebody else."""
+"""The time of one trajectory on each arm: measured by a study, or stated by the user."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ MS_PER_S = 1_000.0
 
 
 class Latencies(Protocol):
-    """What a projection starts from. Seconds; means, because a total is the number times the mean, tails included."""
+    """The input of a projection, in seconds. Means, because a total is the number times the mean, tails included."""
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Those that can be projected."""
+        """The arms that can be projected."""
 
     @property
     def source(self) -> str:
-        """In words: what was measured, or who says so."""
+        """Where the latencies come from, as text."""
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """What there is to doubt about all of them."""
+        """The caveats of all latencies."""
 
     def mean_s(self, arm: str, steps: int) -> float:
         """The mean time of a trajectory of this length."""
 
     def at(self, arm: str, steps: int) -> Estimate:
-        """The same with its interval."""
+        """The mean with its interval."""
 
     def gap(self, slow: str, fast: str, steps: int) -> Estimate:
-        """How much longer the one takes than the other, with the interval of the difference."""
+        """The difference between two arms, with its interval."""
 
     def lengths(self, steps: Sequence[int]) -> Sequence[int]:
-        """Those of these lengths of which anything can be said."""
+        """Those of these lengths for which there are latencies."""
 
 
 @dataclass(frozen=True)
 class StatedLatencies:
-    """Latencies at one length, with what their rounding leaves open."""
+    """Stated latencies at one length; the intervals are those of their rounding."""
 
     by_arm: Mapping[str, float]
     steps: int
@@ -64,31 +64,31 @@ class StatedLatencies:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """As they were given."""
+        """The arms in the given order."""
         return tuple(self.by_arm)
 
     def mean_s(self, arm: str, steps: int) -> float:
-        """Raises InvalidRequest for any length but the one that the latencies are of."""
+        """Raises InvalidRequest for a length other than that of the latencies."""
         if steps != self.steps:
             raise InvalidRequest(f"the latencies are of {self.steps} steps, and say nothing of {steps}")
         return self.by_arm[arm]
 
     def at(self, arm: str, steps: int) -> Estimate:
-        """Raises InvalidRequest for any length but the one that the latencies are of."""
+        """Raises InvalidRequest for a length other than that of the latencies."""
         return self._rounded(self.mean_s(arm, steps), self.rounded_to_s / 2)
 
     def gap(self, slow: str, fast: str, steps: int) -> Estimate:
-        """The two roundings may add up."""
+        """The difference; the rounding errors of both add up."""
         return self._rounded(self.mean_s(slow, steps) - self.mean_s(fast, steps), self.rounded_to_s)
 
     def lengths(self, steps: Sequence[int]) -> Sequence[int]:
-        """The one that they are of."""
+        """The length of the latencies, if it is among `steps`."""
         return [self.steps]
 
     def _rounded(self, value_s: float, by_s: float) -> Estimate:
         if not by_s:
             return Estimate(value_s, None, None, 0, "s")
-        doubt = caveats.rounded(f"known to {self.rounded_to_s:g} s; the interval is what the rounding leaves open")
+        doubt = caveats.rounded(f"known to {self.rounded_to_s:g} s; the interval is that of the rounding")
         return Estimate(value_s, value_s - by_s, value_s + by_s, 0, "s", (doubt,))
 
 
@@ -96,7 +96,7 @@ class MeasuredLatencies:
     """The mean trajectory times of one workload and warmth in a study, one sandbox at a time."""
 
     def __init__(self, results: Results, workload: str | None = None, warmth: Warmth = Warmth.COLD) -> None:
-        """Without a workload: the one with the longest trajectory, the last of several.
+        """The default workload is the one with the longest trajectory, the last of several.
 
         Raises InvalidRequest if there is no completed trial of it.
         """
@@ -145,7 +145,7 @@ class MeasuredLatencies:
         return float(weights_at(measured, steps) @ measured.means_ms()) / MS_PER_S
 
     def at(self, arm: str, steps: int) -> Estimate:
-        """With the caveats of the lengths that it stands on, and one if nothing so long, or so short, was measured."""
+        """With the caveats of the lengths that are used, and one if no length as large, or as small, was measured."""
         measured = self._measured[arm]
         used, blocks = self._used(arm, steps)
         low, high = percentile_interval(self._resampled[arm] @ weights_at(measured, steps) / MS_PER_S, blocks)
@@ -157,7 +157,7 @@ class MeasuredLatencies:
         return Estimate(self.mean_s(arm, steps), low, high, blocks, "s", tuple(found))
 
     def gap(self, slow: str, fast: str, steps: int) -> Estimate:
-        """The blocks that both took part in are drawn together, so that what both suffered cancels out."""
+        """Blocks that both arms have are resampled together, so that what affected both cancels out."""
         both = self._measured[slow], self._measured[fast]
         value = self.mean_s(slow, steps) - self.mean_s(fast, steps)
         known = dict.fromkeys((*self.at(slow, steps).caveats, *self.at(fast, steps).caveats))
@@ -171,7 +171,7 @@ class MeasuredLatencies:
         return Estimate(value, low, high, n, "s", tuple(known))
 
     def _used(self, arm: str, steps: int) -> tuple[list[int], int]:
-        """The lengths that the mean at this one stands on, and the fewest blocks of any of them."""
+        """The measured lengths that are used for this length, and the fewest blocks of any of them."""
         measured = self._measured[arm]
         weights = weights_at(measured, steps)
         used = [length for length, weight in zip(measured.lengths, weights, strict=True) if weight]

@@ -1,7 +1,7 @@
-"""Worker-hours, time and money of a training run, with the uncertainty of the measurement carried through.
+"""Worker-hours, time and money of a training run, with intervals.
 
-Everything is the latency of one trajectory times a number, so that an interval of the latency, times that number, is
-the interval of the result. What the model leaves out: queueing, idle workers, retries of failed trajectories, and all
+Every result is the latency of one trajectory times a number, so that the interval of the latency, times that number, is
+the interval of the result. The model leaves out queueing, idle workers, retries of failed trajectories, and everything
 that is not infrastructure (inference, reward, optimiser).
 """
 
@@ -30,7 +30,7 @@ ASSUMPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A training run. Prices are in whatever currency they are given in."""
+    """A training run. Prices are in the user's currency."""
 
     trajectories: int = 1_000_000
     steps: int = 150
@@ -62,11 +62,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class ArmProjection:
-    """One arm at one scale. None where the scale does not say what it takes."""
+    """One arm at one scale. A field is None if the scale lacks its input."""
 
     arm: str
     latency: Estimate
-    """Of one trajectory, in seconds: this is the measurement, the rest is projection."""
+    """The latency of one trajectory, in seconds: the measurement; all other fields are projected."""
     worker_hours: Estimate
     elapsed_hours: Estimate | None
     worker_cost: Estimate | None
@@ -77,7 +77,7 @@ class ArmProjection:
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """The same run, longer or larger."""
+    """The run with another number of steps or trajectories."""
 
     steps: int
     trajectories: int
@@ -87,14 +87,14 @@ class GridPoint:
 
 @dataclass(frozen=True, slots=True)
 class RankChange:
-    """Two arms of which the faster one changes with the number of steps. The number of trajectories changes no rank."""
+    """Two arms whose order changes with the number of steps. The number of trajectories never changes the order."""
 
     steps: int
     """The first length at which `overtakes` is faster."""
     overtakes: str
     overtaken: str
     certain: bool
-    """Whether at either end of the grid the difference is beyond doubt."""
+    """Whether the difference is significant at both ends of the grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ class Projection:
     spread: ArmProjection | None
     """The slowest minus the fastest; its arm reads "slowest - fastest". None for a single arm."""
     spread_ratio: float | None
-    """The slowest by the fastest; None for a single arm, or one that takes no time."""
+    """The slowest divided by the fastest; None for a single arm, or if the fastest takes no time."""
     grid: tuple[GridPoint, ...]
     rank_changes: tuple[RankChange, ...]
     caveats: tuple[Caveat, ...] = ()
-    """Of all numbers; those of one arm are the arm's."""
+    """Caveats of all numbers; those of one arm are in its projection."""
     assumptions: tuple[str, ...] = ASSUMPTIONS
     kind: str = "projection"
 
@@ -133,7 +133,7 @@ def project(
     grid_steps: Sequence[int] = GRID_STEPS,
     grid_trajectories: Sequence[int] = GRID_TRAJECTORIES,
 ) -> Projection:
-    """The run on every arm, the same at other scales, and where the ranking of arms changes."""
+    """Project the run on every arm, at this and other scales, and find where the order of arms changes."""
     at_scale = {arm: latencies.at(arm, scale.steps) for arm in latencies.arms}
     ranked = sorted(at_scale, key=lambda arm: at_scale[arm].value)
     spread, ratio = None, None

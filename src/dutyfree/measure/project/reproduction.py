@@ -15,15 +15,15 @@ class Row:
 
     words: str
     latency_s: float
-    """As the paper prints it."""
+    """The value that the paper prints."""
     published_hours: int
     hours: float
-    """From the latency that rounds to the printed one; in Table 1, that is the printed one."""
+    """Computed from the latency that rounds to the printed one; in Table 1, from the printed one."""
     consistent_s: float
     hours_as_printed: float
-    """From the latency as it is printed."""
+    """Computed from the printed latency."""
     least_hours: float
-    """What rounding leaves open."""
+    """How much the rounding of the latency may change the result."""
     most_hours: float
 
 
@@ -43,7 +43,7 @@ class Reproduction:
 def reproduce() -> Reproduction:
     """The paper's projections, from its own inputs."""
     exact = (_row(each.words, each.latency_s, each.latency_s, each.worker_hours, 0.0) for each in paper.TABLE_1)
-    # The difference of two latencies that are known to a tenth is known to two.
+    # Each latency is rounded to a tenth, so that their difference is known to two tenths.
     halves = {paper.DIFFERENCE.words: paper.ROUNDED_TO_S}
     rounded = (
         _row(

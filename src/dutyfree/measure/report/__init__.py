@@ -1,1 +1,1 @@
-"""What a study says, shown: figures, tables, one page, a text. It draws numbers, and computes none of its own."""
+"""Shows the analysis of a study: figures, tables, a page, a text. It computes no numbers itself."""

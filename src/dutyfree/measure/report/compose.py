@@ -1,4 +1,4 @@
-"""A report as a value: everything that a page or a text shows, before it is either."""
+"""A report as a value: the content of the page and of the Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Shown:
-    """A figure with what is told of it; without a picture there is a reason."""
+    """A figure with its texts; if there is no picture, `reason` says why."""
 
     name: str
     heading: str
@@ -44,7 +44,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Footnote:
-    """One kind of caveat: each of its texts, and beside how many numbers it stands."""
+    """One kind of caveat: each of its texts, with the number of estimates that have it."""
 
     letter: str
     code: str
@@ -71,12 +71,12 @@ class Report:
 
     @property
     def figures(self) -> tuple[Shown, ...]:
-        """All of them."""
+        """All figures."""
         return (*self.paper_figures, *self.more_figures)
 
 
 def compose(evidence: Evidence) -> Report:
-    """Everything drawn and told. Caveats get their letters in the order in which a reader meets them."""
+    """Make the report. Caveats get letters in the order of their first use in the report."""
     notes = Footnotes()
     analysis = evidence.analysis
     sentences = tuple(Said(each.text, notes.mark(each.caveats)) for each in says(evidence))

@@ -1,4 +1,4 @@
-"""What is shown: results and their analysis, and which conditions of them a figure or a table is about. Pure."""
+"""Results with their analysis, and the choice of conditions for each figure and table. Pure."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from dutyfree.measure.stats.estimate import Estimate
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results, and what was found in them. Arms are in the order of the study, without the null substrate's."""
+    """Results and their analysis. Arms are in the order of the study, without the null arm."""
 
     results: Results
     analysis: Analysis
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Every contender, also those of which no trial completed."""
+        """Every arm except the null arm, also those without a completed trial."""
         return self.analysis.arms
 
     def serial_settings(self) -> list[Setting]:
-        """Settings in which sandboxes were cold and one at a time, and some trial completed."""
-        told = {
+        """Settings with cold sandboxes, one at a time, in which a trial completed."""
+        settings = {
             Setting.of(each.condition): None for each in self.analysis.compositions if each.condition.arm in self.arms
         }
-        return [each for each in told if each.warmth is Warmth.COLD and each.concurrency == 1]
+        return [each for each in settings if each.warmth is Warmth.COLD and each.concurrency == 1]
 
     def workloads(self) -> list[str]:
-        """Those of the serial settings, in the order of the study."""
+        """The workloads of the serial settings, in the order of the study."""
         return list(dict.fromkeys(each.workload for each in self.serial_settings()))
 
     def main_workload(self) -> str | None:
-        """The one of which most lengths were measured, the last of several: the paper's T2."""
+        """The workload with the most measured lengths, the last of several: T2 in the paper's study."""
         lengths = [each.workload for each in self.serial_settings()]
         return max(reversed(self.workloads()), key=lengths.count, default=None)
 
     def arms_in(self, setting: Setting) -> list[str]:
-        """Those with a trial that completed."""
-        told = {each.condition.arm for each in self.analysis.compositions if Setting.of(each.condition) == setting}
-        return [arm for arm in self.arms if arm in told]
+        """The arms that completed a trial in this setting."""
+        completed = {each.condition.arm for each in self.analysis.compositions if Setting.of(each.condition) == setting}
+        return [arm for arm in self.arms if arm in completed]
 
     def cold_start_settings(self) -> list[Setting]:
-        """For each workload the shortest trajectories: a cold start ends with the first observation."""
+        """The shortest length of each workload; any would do, because a cold start ends with the first observation."""
         return [min(self._of_workload(each), key=lambda setting: setting.length) for each in self.workloads()]
 
     def short_settings(self) -> list[Setting]:
-        """For each workload the shortest trajectory that most arms have; one action only where there is no other."""
+        """For each workload the shortest length that most arms have; length 1 only if there is no other."""
         return [
             min(self._of_workload(each), key=lambda one: (one.length == 1, -len(self.arms_in(one)), one.length))
             for each in self.workloads()
@@ -69,13 +69,13 @@ class Evidence:
         return [each for each in self.serial_settings() if each.workload == workload]
 
     def lengths(self) -> list[int]:
-        """Of the main workload, ascending."""
+        """The measured lengths of the main workload, ascending."""
         return sorted(each.length for each in self._of_workload(self.main_workload()))
 
     def summaries(self, setting: Setting, metric: Metric) -> dict[str, Summary]:
-        """This metric by arm, where it is known."""
-        told = {arm: self.analysis.summary(setting.on(arm), metric) for arm in self.arms}
-        return {arm: summary for arm, summary in told.items() if summary is not None}
+        """The summaries of this metric by arm; arms without one are left out."""
+        found = {arm: self.analysis.summary(setting.on(arm), metric) for arm in self.arms}
+        return {arm: summary for arm, summary in found.items() if summary is not None}
 
     def growths(self) -> list[Growth]:
         """How each arm's time grows with length, for the main workload, cold, one at a time."""
@@ -89,7 +89,7 @@ class Evidence:
         ]
 
     def load_series(self, metric: Metric) -> list[Series]:
-        """This metric by concurrency, in the one workload, length and warmth that most arms have at two of them."""
+        """This metric by concurrency, in the workload, length and warmth that most arms ran at two concurrencies."""
         lines = [
             (_apart_from_arm(each), each.condition.arm)
             for each in self.analysis.series(Metric.ACTION, "concurrency")
@@ -102,7 +102,7 @@ class Evidence:
 
     @cached_property
     def projection(self) -> Projection | None:
-        """The paper's scale, on what was measured here; None where there is nothing to project from."""
+        """The projection of this study to the paper's scale; None if there is nothing to project from."""
         try:
             latencies = MeasuredLatencies(self.results, self.main_workload())
         except InvalidRequest:
@@ -110,7 +110,7 @@ class Evidence:
         return project(latencies, Scale(trajectories=paper.TRAJECTORIES, steps=paper.LONG_STEPS))
 
     def trials_of(self, condition: Condition) -> list[Trial]:
-        """Those that completed."""
+        """The completed trials of a condition."""
         return [each for each in self.results.trials if each.completed and each.condition == condition]
 
     def typical_trial(self, condition: Condition) -> Trial | None:
@@ -129,7 +129,7 @@ def _apart_from_arm(line: Series) -> Setting:
 
 
 def extremes(summaries: dict[str, Summary]) -> tuple[Summary, Summary] | None:
-    """The fastest and the slowest at the median; None where there are not two."""
+    """The fastest and the slowest at the median; None if there are fewer than two."""
     ordered = sorted(summaries.values(), key=lambda each: each.p50.value)
     return (ordered[0], ordered[-1]) if len(ordered) > 1 and ordered[0].p50.value > 0 else None
 

@@ -1,4 +1,4 @@
-"""The tables of a report: at a glance, every condition, ratios, failures, crossovers, and whether the numbers hold."""
+"""The tables of a report: overview, every condition, ratios, failures, crossovers, soundness checks, floor, machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY, Metric.ACTION, Metric.ACTI
 
 
 def at_a_glance(evidence: Evidence, notes: Footnotes) -> Table:
-    """One row per arm: the numbers that decide."""
+    """One row per arm, with the most important numbers."""
     cold = evidence.cold_start_settings()
     long = evidence.long_setting()
     isolated = any("isolation" in evidence.results.arms.get(arm, {}) for arm in evidence.arms)
@@ -51,16 +51,16 @@ def every_condition(evidence: Evidence, notes: Footnotes) -> Table:
     groups = []
     for setting in evidence.analysis.settings():
         rows = []
-        for told in evidence.analysis.failures:
-            if Setting.of(told.condition) != setting:
+        for found in evidence.analysis.failures:
+            if Setting.of(found.condition) != setting:
                 continue
             row = [
-                Cell(words.name(told.condition.arm)),
-                Cell(f"{told.attempted - told.failed:,}"),
-                _failed(told, notes),
+                Cell(words.name(found.condition.arm)),
+                Cell(f"{found.attempted - found.failed:,}"),
+                _failed(found, notes),
             ]
             for metric in SHOWN:
-                row += _quantiles(evidence.analysis.summary(told.condition, metric), notes)
+                row += _quantiles(evidence.analysis.summary(found.condition, metric), notes)
             rows.append(tuple(row))
         groups.append(Group(tuple(rows), words.setting_of(setting)))
     return Table(
@@ -74,17 +74,17 @@ def every_condition(evidence: Evidence, notes: Footnotes) -> Table:
 
 
 def ratios(evidence: Evidence, notes: Footnotes) -> Table:
-    """Every arm against the baseline, paired by block."""
+    """Every arm compared with the baseline, paired by block."""
     baseline = words.name(evidence.analysis.baseline or "")
     metrics = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY, Metric.ACTION_TAX)
-    told = {(each.condition, each.metric): each for each in evidence.analysis.ratios}
+    found = {(each.condition, each.metric): each for each in evidence.analysis.ratios}
     groups = []
     for setting in evidence.analysis.settings():
         rows = []
         for arm in evidence.arms:
             row = [Cell(words.name(arm))]
             for metric in metrics:
-                ratio = told.get((setting.on(arm), metric))
+                ratio = found.get((setting.on(arm), metric))
                 row.append(NONE if ratio is None else notes.estimate(ratio.ratio, *ratio.caveats))
                 row.append(NONE if ratio is None else Cell(f"{ratio.cliffs_delta:+.2f}"))
             if any(cell is not NONE for cell in row[1:]):
@@ -108,22 +108,22 @@ def ratios(evidence: Evidence, notes: Footnotes) -> Table:
 def failures(evidence: Evidence, notes: Footnotes) -> Table:
     """The conditions in which a trial did not complete, and why."""
     rows = []
-    for told in evidence.analysis.failures:
-        if not told.failed:
+    for found in evidence.analysis.failures:
+        if not found.failed:
             continue
         outcomes = ", ".join(
             f"{total} {outcome}"
-            for outcome, total in told.by_outcome.items()
+            for outcome, total in found.by_outcome.items()
             if total and outcome is not TrialOutcome.COMPLETED
         )
         causes = [
-            f"{total}{words.TIMES} {words.line(cause)}" for cause, total in list(told.by_cause.items())[:MOST_CAUSES]
+            f"{total}{words.TIMES} {words.line(cause)}" for cause, total in list(found.by_cause.items())[:MOST_CAUSES]
         ]
         rows.append(
             (
-                Cell(words.condition_of(told.condition)),
-                Cell(f"{told.failed:,} of {told.attempted:,}"),
-                notes.estimate(told.rate),
+                Cell(words.condition_of(found.condition)),
+                Cell(f"{found.failed:,} of {found.attempted:,}"),
+                notes.estimate(found.rate),
                 Cell(outcomes),
                 Cell("; ".join(causes)),
             )
@@ -135,8 +135,8 @@ def failures(evidence: Evidence, notes: Footnotes) -> Table:
 
 
 def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
-    """Every pair of arms of which the faster one changes with length."""
-    told = evidence.analysis.crossovers
+    """Every pair of arms whose order changes with length."""
+    found = evidence.analysis.crossovers
     rows = [
         (
             Cell(words.series_of(each.setting)),
@@ -144,11 +144,11 @@ def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
             Cell(words.name(each.long_arm)),
             notes.estimate(each.length, *each.caveats),
         )
-        for each in told
+        for each in found
         if each.length is not None
     ]
     columns = (Column("workload"), Column("faster below"), Column("faster above"), Column("crossover", True))
-    never = formatting.count(len(told) - len(rows), "other pair")
+    never = formatting.count(len(found) - len(rows), "other pair")
     return Table(
         "crossovers",
         "Crossover lengths",
@@ -160,17 +160,17 @@ def crossovers(evidence: Evidence, notes: Footnotes) -> Table:
 
 
 def soundness(evidence: Evidence, notes: Footnotes) -> Table:
-    """Whether the phases add up, and whether the machine stayed the same."""
+    """Checks of the measurement: unattributed time, and drift during the study."""
     drifts = {each.condition: each for each in evidence.analysis.drifts}
     rows = []
-    for told in evidence.analysis.residues:
-        drift = drifts.get(told.condition)
+    for found in evidence.analysis.residues:
+        drift = drifts.get(found.condition)
         rows.append(
             (
-                Cell(words.condition_of(told.condition)),
-                Cell(f"{told.n:,}"),
-                notes.cell(words.share(told.median), *told.caveats),
-                Cell(words.share(told.most)),
+                Cell(words.condition_of(found.condition)),
+                Cell(f"{found.n:,}"),
+                notes.cell(words.share(found.median), *found.caveats),
+                Cell(words.share(found.most)),
                 NONE if drift is None else notes.estimate(drift.change, *drift.caveats),
                 NONE if drift is None else Cell(f"{drift.p_value:.2g}"),
             )
@@ -194,15 +194,15 @@ def soundness(evidence: Evidence, notes: Footnotes) -> Table:
 
 
 def floor(evidence: Evidence, notes: Footnotes) -> Table:
-    """What the instrument itself takes."""
+    """The instrument's own time."""
     rows = [
         (
-            Cell(words.setting_of(Setting.of(told.condition))),
-            Cell(f"{told.n:,}"),
-            notes.estimate(told.action, *told.caveats),
-            notes.estimate(told.trajectory, *told.caveats),
+            Cell(words.setting_of(Setting.of(found.condition))),
+            Cell(f"{found.n:,}"),
+            notes.estimate(found.action, *found.caveats),
+            notes.estimate(found.trajectory, *found.caveats),
         )
-        for told in evidence.analysis.floors
+        for found in evidence.analysis.floors
     ]
     columns = (Column("setting"), Column("n", True), Column("action p50", True), Column("trajectory p50", True))
     return Table(
@@ -210,12 +210,12 @@ def floor(evidence: Evidence, notes: Footnotes) -> Table:
         "The instrument's own floor",
         columns,
         (Group(tuple(rows)),),
-        "Measured on a null substrate that does nothing. It is part of every number here and subtracted from none.",
+        "Measured on a null substrate that does nothing. It is part of every number here, and is never subtracted.",
     )
 
 
 def machine(evidence: Evidence) -> Table:
-    """The conditions of every number."""
+    """Facts about the machine."""
     rows = tuple(
         cells((words.name(str(key)), words.line(_flat(value)))) for key, value in evidence.results.host.items()
     )
@@ -223,7 +223,7 @@ def machine(evidence: Evidence) -> Table:
 
 
 def arms(evidence: Evidence) -> Table:
-    """What was compared, and which versions of it."""
+    """The arms, with their options and versions."""
     rows = []
     for arm in evidence.results.study.arms:
         options = ", ".join(f"{key}={value}" for key, value in arm.options.items())
@@ -260,8 +260,8 @@ def _quantiles(summary: Summary | None, notes: Footnotes) -> list[Cell]:
     return [notes.estimate(each, *summary.caveats) for each in (summary.p50, summary.p95)]
 
 
-def _failed(told: Failures, notes: Footnotes) -> Cell:
-    return notes.cell(f"{told.failed:,}", *told.caveats)
+def _failed(found: Failures, notes: Footnotes) -> Cell:
+    return notes.cell(f"{found.failed:,}", *found.caveats)
 
 
 def _fact(evidence: Evidence, arm: str, key: str) -> str:

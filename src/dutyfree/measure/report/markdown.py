@@ -1,4 +1,4 @@
-"""The report as Markdown, with the figures beside it. Whatever comes from results cannot become markup."""
+"""The report as Markdown, with the figures beside it. Text from results cannot become markup."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dutyfree.measure.report.compose import Report, Shown
 from dutyfree.measure.report.tables import Cell, Mark, Table, by_letter
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
-"""What Markdown, or HTML within it, could take for markup inside a line."""
+"""Characters that Markdown, or HTML within it, might read as markup."""
 
 
-def markdown(report: Report) -> str:
-    """The report as text; figures are files in `figures/`."""
+def markdown(report: Report, *, figure_files: bool = True) -> str:
+    """The report as text; figures are files in `figures/`, or else links to where they are on the page."""
     lines = [
         f"# Rollout infrastructure tax: {plain(report.study)}",
         "",
@@ -26,13 +26,14 @@ def markdown(report: Report) -> str:
     ]
     lines += [f"- {plain(each.text)}{_marks(each.marks)}" for each in report.says]
     if report.study_caveats:
-        lines += ["", f"Of everything here: {plain('; '.join(report.study_caveats))}.{_marks(report.study_marks)}"]
+        lines += ["", f"For all numbers: {plain('; '.join(report.study_caveats))}.{_marks(report.study_marks)}"]
     lines += ["", *_table(report.glance)]
     lines += ["## The paper's figures, for this machine", ""]
-    lines += _figures(report.paper_figures)
+    lines += _figures(report.paper_figures, figure_files)
     for table in report.paper_tables:
         lines += _table(table)
-    lines += ["## What the paper did not measure", "", *_figures(report.more_figures), "## All numbers", ""]
+    lines += ["## What the paper did not measure", "", *_figures(report.more_figures, figure_files)]
+    lines += ["## All numbers", ""]
     for table in report.number_tables:
         lines += _table(table)
     lines += ["## Caveats", ""]
@@ -54,14 +55,17 @@ def plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def _figures(figures: Iterable[Shown]) -> Iterator[str]:
+def _figures(figures: Iterable[Shown], are_files: bool) -> Iterator[str]:
     for each in figures:
         yield f"### {plain(each.heading)}"
         yield ""
         if each.picture is None:
             yield f"Not in this study: {plain(each.reason)}."
         else:
-            yield f"![{plain(each.heading)}](figures/{each.name}.svg)"
+            if are_files:
+                yield f"![{plain(each.heading)}](figures/{each.name}.svg)"
+            else:
+                yield f"[The figure is on the page.](index.html#{each.name})"
             yield ""
             yield f"{plain(each.caption)}{_marks(each.marks)}"
             if each.paper:

@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, not even a script. Whatever comes from results is escaped."""
+"""The HTML page: one file without scripts and without references to other files. Text from results is escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def page(report: Report) -> str:
             parts, title=f"{report.study}: rollout infrastructure tax", contents=CONTENTS, css=css, version=__version__
         )
     )
-    # A name may hold half of a character: it is shown as what it is, a thing that cannot be read.
+    # A name may hold an unpaired surrogate, which UTF-8 cannot encode; it is shown as "?".
     return text.encode("utf-8", "replace").decode()
 
 
@@ -49,7 +49,7 @@ def _environment() -> Environment:
     from markupsafe import Markup
 
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    # Drawings are XML that was written by a serialiser, texts in them escaped.
+    # Drawings come from an XML serialiser, which has escaped their texts.
     environment.filters["drawing"] = Markup
     environment.filters["by_letter"] = lambda marks: by_letter(marks).items()
     return environment

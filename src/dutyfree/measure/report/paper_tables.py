@@ -72,15 +72,19 @@ def _slowest_and_fastest(projection: Projection, notes: Footnotes, is_papers_wor
     """Table 2: the slowest and the fastest, and their difference, for a million trajectories."""
     fastest, slowest = projection.arms[0], projection.arms[-1]
     rows = []
-    for published, told in ((paper.SLOWEST, slowest), (paper.FASTEST, fastest), (paper.DIFFERENCE, projection.spread)):
+    for published, projected in (
+        (paper.SLOWEST, slowest),
+        (paper.FASTEST, fastest),
+        (paper.DIFFERENCE, projection.spread),
+    ):
         row = [Cell(published.words), Cell(f"{published.latency_s:g} s"), Cell(f"{published.worker_hours:,} h")]
-        if told is None or len(projection.arms) == 1:
+        if projected is None or len(projection.arms) == 1:
             row += cells([words.DASH] * 3)
         else:
             row += [
-                Cell(words.name(told.arm)),
-                notes.estimate(told.latency),
-                _cell(told.worker_hours),
+                Cell(words.name(projected.arm)),
+                notes.estimate(projected.latency),
+                _cell(projected.worker_hours),
             ]
         rows.append(tuple(row))
     columns = (
@@ -103,10 +107,10 @@ def _sensitivity(projection: Projection, notes: Footnotes) -> Table:
     points = [each for each in projection.grid if each.trajectories == paper.TRAJECTORIES]
     rows = tuple(
         (
-            Cell(words.name(told.arm)),
-            *(notes.estimate(point.worker_hours[told.arm]) for point in points),
+            Cell(words.name(projected.arm)),
+            *(notes.estimate(point.worker_hours[projected.arm]) for point in points),
         )
-        for told in projection.arms
+        for projected in projection.arms
     )
     changes = [
         f"{words.name(each.overtakes)} overtakes {words.name(each.overtaken)} at {each.steps} steps"
@@ -119,17 +123,17 @@ def _sensitivity(projection: Projection, notes: Footnotes) -> Table:
         (Column("arm"), *(Column(f"{point.steps} steps", True) for point in points)),
         (Group(rows),),
         "Projection. For 100,000 trajectories it is a tenth, for 10,000,000 ten times as much. "
-        + (f"Ranks change: {'; '.join(changes)}." if changes else "By these means no two arms change places."),
+        + (f"Ranks change: {'; '.join(changes)}." if changes else "By these means, no two arms change places."),
     )
 
 
 def _cell(hours: Estimate) -> Cell:
-    """Without marks: they stand beside the measurement that the hours are made of."""
+    """Without marks: the latency from which the hours are computed has them."""
     return Cell(words.value_of(hours), bounds=words.interval_of(hours))
 
 
 def _hours(overhead: Estimate, times: int) -> Estimate:
-    """What this overhead, so often in a rollout, adds to a million of them."""
+    """The worker-hours that an overhead, this many times per rollout, adds to a million rollouts."""
 
     def hours(value_ms: float) -> float:
         return worker_hours(value_ms / words.MS_PER_S * times, paper.TRAJECTORIES)

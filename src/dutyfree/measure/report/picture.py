@@ -1,4 +1,4 @@
-"""A figure as files: SVG for the page and for print, PNG for all else. No display and no global state is needed."""
+"""Saves figures: SVG for the page and for print, PNG for other uses. Needs no display and no global state."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from dutyfree.measure.report.inline import shrink
 from dutyfree.measure.report.style import GRID, INK, MUTED, PAPER, PNG_DPI
 from dutyfree.measure.stats.estimate import Caveat
 
@@ -27,16 +28,16 @@ _THEMED: Final = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--pape
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, and what is told with it."""
+    """A figure with its texts."""
 
     figure: Figure
     title: str
-    """What is seen, in a line."""
+    """What the figure shows, in one line."""
     caption: str
     alt: str
-    """The same for those who do not see it: the numbers that matter."""
+    """The most important numbers as text, for readers who cannot see the figure."""
     paper: str = ""
-    """What the paper published of this, for comparison."""
+    """What the paper published about this, for comparison."""
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -50,13 +51,13 @@ class Absent:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, saved."""
+    """A saved figure."""
 
     name: str
     svg: bytes
-    """A file of its own."""
+    """The content of an SVG file."""
     inline: str
-    """The same for a page: no namespace, no name that another figure has, and the page's own colours of text."""
+    """The drawing for a page: no namespace, ids that are unique on the page, and the page's colours of text."""
     png: bytes
 
 
@@ -70,7 +71,7 @@ def save(name: str, drawn: Drawn) -> Picture:
     _entitle(drawn)
     drawn.figure.set_facecolor(PAPER)
     raster.print_png(pixels, metadata={"Software": None})
-    # What the layout has found holds for both; to find it again takes longer than to draw.
+    # The layout is the same for both formats; computing it again takes longer than drawing.
     drawn.figure.set_layout_engine("none")
     drawn.figure.set_facecolor("none")
     drawing: Any = FigureCanvasSVG(drawn.figure)  # not before: it changes the figure's resolution
@@ -80,7 +81,7 @@ def save(name: str, drawn: Drawn) -> Picture:
 
 
 def new_figure(height_in: float, width_in: float) -> Figure:
-    """An empty one, whose parts make room for each other."""
+    """An empty figure with a constrained layout."""
     from matplotlib.figure import Figure as NewFigure
 
     figure = NewFigure(figsize=(width_in, height_in), dpi=PNG_DPI, layout="constrained")
@@ -89,7 +90,7 @@ def new_figure(height_in: float, width_in: float) -> Figure:
 
 
 def _entitle(drawn: Drawn) -> None:
-    """Put the title on top, in a band of its own that a page, which has headings, can leave out."""
+    """Put the title in a band on top. A page has headings, and cuts the band off."""
     figure = drawn.figure
     height_in = figure.get_figheight() + TITLE_IN
     figure.set_figheight(height_in)
@@ -105,7 +106,7 @@ def _set_layout(figure: Figure, **settings: Any) -> None:
 
 
 def _tidied(svg: bytes, name: str, drawn: Drawn) -> ET.Element:
-    """The drawing with a title and a description, without metadata, and with names that belong to this figure alone."""
+    """The drawing with a title and a description, without metadata, and with ids that begin with the figure's name."""
     root = ET.fromstring(svg)
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
         root.remove(metadata)
@@ -122,9 +123,9 @@ def _tidied(svg: bytes, name: str, drawn: Drawn) -> ET.Element:
             if "url(#" in value:
                 each.set(attribute, _REFERENCE.sub(rf"url(#{name}-\1)", value))
     for position, (tag, text) in enumerate((("title", drawn.title), ("desc", drawn.alt))):
-        told = ET.Element(f"{{{_SVG}}}{tag}", {"id": f"{name}-{tag}"})
-        told.text = text
-        root.insert(position, told)
+        element = ET.Element(f"{{{_SVG}}}{tag}", {"id": f"{name}-{tag}"})
+        element.text = text
+        root.insert(position, element)
     root.set("role", "img")
     root.set("aria-labelledby", f"{name}-title {name}-desc")
     return root
@@ -140,7 +141,7 @@ def _as_file(root: ET.Element) -> bytes:
 def _as_part_of_a_page(root: ET.Element) -> str:
     copy = ET.fromstring(ET.tostring(root))
     for definitions in copy.findall(f"{{{_SVG}}}defs"):
-        # A style sheet in a figure would be one of the whole page, which has these rules already.
+        # A style sheet in a figure would apply to the whole page, which has these rules already.
         for sheet in definitions.findall(f"{{{_SVG}}}style"):
             definitions.remove(sheet)
     for each in copy.iter():
@@ -159,7 +160,8 @@ def _as_part_of_a_page(root: ET.Element) -> str:
     left, top, width, height = map(float, copy.attrib["viewBox"].split())
     band = TITLE_IN * _POINTS_PER_IN
     copy.set("viewBox", f"{left:g} {top + band:g} {width:g} {height - band:g}")
-    # A size in points would win over the page's; what remains is the shape.
+    # A size in points would override the page's; the viewBox keeps the shape.
     for attribute in ("width", "height", "version"):
         copy.attrib.pop(attribute, None)
+    shrink(copy, f"f{name.split('-')[1]}" if name.startswith("figure-") else name)
     return ET.tostring(copy, encoding="unicode")

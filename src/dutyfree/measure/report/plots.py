@@ -1,4 +1,4 @@
-"""The few kinds of plots that figures are made of: rows of dots with intervals, stacked bars, lines with intervals."""
+"""The kinds of plots in figures: rows of dots with intervals, stacked bars, lines with intervals."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOG_ABOVE: Final = 10.0
-"""A spread of more than this gets a logarithmic axis."""
+"""If the largest value is more than this many times the smallest, the axis is logarithmic."""
 NAME_LENGTH: Final = 22
 """Longer names are cut in figures; tables have them whole."""
 HOLLOW: Final = "A hollow mark has a caveat."
 _LABEL_CHARACTERS: Final = 96
-"""About so many fit beside each other in a legend."""
+"""About this many characters fit into one row of a legend."""
 
 
 def label(text: str) -> str:
-    """A name in a figure. matplotlib takes an underscore in front of a name for "not in the legend"."""
+    """A name in a figure. matplotlib hides names with a leading underscore from the legend; a space prevents that."""
     short = words.name(text, NAME_LENGTH)
     return f"\u00a0{short}" if short.startswith("_") else short
 
 
 def panel_grid(count: int, columns: int, row_in: float, rest_in: float) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, `columns` beside each other; a row of them is `row_in` high, all else `rest_in`."""
+    """A figure with `count` panels in `columns` columns. A row is `row_in` high, everything else `rest_in`."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = new_figure(rest_in + rows * row_in, WIDTH_IN)
@@ -51,7 +51,7 @@ class Row:
     look: Look
     doubtful: bool = False
     note: str = ""
-    """Instead of the value beside the dot; or, where there is no estimate, why."""
+    """The text beside the dot instead of the value; without an estimate, the reason."""
 
 
 def value_axis(
@@ -61,11 +61,11 @@ def value_axis(
     *,
     log: bool | None = None,
     room: float = 0.0,
-    told: Callable[[float], str] = words.tick,
+    tick_text: Callable[[float], str] = words.tick,
 ) -> None:
-    """Space for these, durations unless `told` says otherwise: logarithmic if they spread far, else from zero.
+    """Scale an axis for these values: logarithmic if they spread far, else from zero. `tick_text` formats the ticks.
 
-    `room` is left beyond the largest, as a part of the axis.
+    `room` is the space beyond the largest value, as a share of the axis.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -81,12 +81,12 @@ def value_axis(
         axes.set(**{f"{which}scale": "linear", f"{which}lim": (0, most * (1.12 + room))})
         axis.set_major_locator(MaxNLocator(nbins=4 if which == "x" else 5))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: told(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axis.grid(True, which="major")
 
 
 def _tick_steps(axes: Axes, which: Literal["x", "y"], decades: float) -> tuple[tuple[float, ...], int]:
-    """Which multiples of a power of ten have a tick, and how many do: as many as there is space for their text."""
+    """Which multiples of a power of ten have a tick, and the most ticks for which there is space."""
     grid = axes.get_subplotspec()
     columns = grid.get_gridspec().ncols if grid is not None and which == "x" else 1
     few, some, most = {1: (3.2, 1.5, 9), 2: (2.0, 1.0, 7)}.get(columns, (1.9, 0.8, 3))
@@ -101,13 +101,13 @@ def dot_rows(
     named: bool = True,
     room: float = 0.38,
     log: bool | None = None,
-    told: Callable[[float], str] = words.tick,
+    tick_text: Callable[[float], str] = words.tick,
 ) -> None:
-    """One row per dot, the first on top, the value beside it; `values` are those that the axis has to show.
+    """One row per dot, the first on top, the value beside it; the axis includes all `values`.
 
-    `room` is what the text to the right of the last dot gets, as a part of the axis.
+    `room` is the space for the text to the right of the last dot, as a share of the axis.
     """
-    value_axis(axes, "x", values, log=log, room=room, told=told)
+    value_axis(axes, "x", values, log=log, room=room, tick_text=tick_text)
     for position, row in enumerate(rows):
         if row.estimate is None:
             axes.annotate(
@@ -191,7 +191,7 @@ def _dot(axes: Axes, x: float, y: float, look: Look, *, hollow: bool) -> None:
 
 
 def _interval(axes: Axes, estimate: Estimate, at: float, look: Look, *, horizontal: bool) -> None:
-    """From bound to bound; on the side of a bound that is not known there is nothing."""
+    """A line from bound to bound; nothing on the side of an unknown bound."""
     low = estimate.value if estimate.low is None else estimate.low
     high = estimate.value if estimate.high is None or math.isinf(estimate.high) else estimate.high
     draw = axes.hlines if horizontal else axes.vlines
@@ -206,7 +206,7 @@ def _name_rows(axes: Axes, labels: Sequence[str], *, named: bool) -> None:
 
 
 def arms_legend(figure: Figure, looks: Mapping[str, Look], extra: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
-    """Below the figure: the arms, then lines of other kinds."""
+    """The legend below the figure: the arms, then the `extra` lines."""
     from matplotlib.lines import Line2D
 
     drawn: list[tuple[Any, str]] = [
@@ -218,7 +218,7 @@ def arms_legend(figure: Figure, looks: Mapping[str, Look], extra: Sequence[tuple
 
 
 def parts_legend(figure: Figure, colours: Mapping[Any, str]) -> None:
-    """Below the figure: what each colour of the bars is."""
+    """The legend below the figure: the meaning of each colour."""
     from matplotlib.patches import Patch
 
     if colours:

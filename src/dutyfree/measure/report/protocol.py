@@ -1,4 +1,4 @@
-"""How the numbers were made: the design, the order, what cold means, what is counted, how intervals are found."""
+"""The protocol of a study as text: design, order, the meaning of cold, what is counted, and the statistics."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Rule:
 
 
 def protocol(evidence: Evidence) -> list[Rule]:
-    """All of it, in the order in which it happens."""
+    """All parts, in the order of the measurement."""
     study, analysis = evidence.results.study, evidence.analysis
     return [
         Rule("Design", _design(study)),
         Rule(
             "Order",
             "Randomised blocks: a block is one setting, run on every arm that takes part in it, in random order, on "
-            "the same trajectories; what differs within a block is the arm alone. Blocks of a setting are spread "
-            f"over the whole study, so that what the machine does meanwhile meets all alike. Seed {study.seed}: the "
+            "the same trajectories; trials of a block differ only in their arm. Blocks of a setting are spread "
+            f"over the whole study, so that changes of the machine affect all alike. Seed {study.seed}: the "
             "same study gives the same plan.",
         ),
         Rule("Trials", _trials(evidence)),
@@ -42,23 +42,23 @@ def protocol(evidence: Evidence) -> list[Rule]:
             "One monotonic clock. A trial lasts from the start of creation (warm: of the remaining set-up) to the "
             "end of destruction. Execution is measured by the guest inside the sandbox; dispatch and observe are the "
             "rest of an action. Phases and `unattributed` add up to the whole of every trial. Model inference and "
-            "reward are no part of it.",
+            "reward are not part of it.",
         ),
         Rule(
             "Fidelity",
-            "Every action says what it must give. A trial in which one gives something else is a failed trial: "
+            "Every action states the expected observation. A trial with another observation is a failed trial: "
             "counted, shown, never timed.",
         ),
         Rule("Limits", _limits(study)),
         Rule(
             "Several at once",
-            "Open loop: trials arrive at random times, at the rate that has so many under way on average, whether or "
-            "not earlier ones are done; past four times that number they are turned away. Response time counts from "
-            "the intended start, service time from the real one.",
+            "Open loop: trials arrive at random times, at a rate that keeps this many running on average, whether or "
+            "not earlier ones are done; with four times that number running, arrivals are refused. Response time "
+            "counts from the planned start, service time from the actual start.",
         ),
         Rule(
             "Numbers",
-            "The sandbox is what is repeated: actions are summed up within it first. Quantiles of all completed "
+            "The sandbox is the unit of repetition: actions are first combined within it. Quantiles of all completed "
             "trials, none trimmed, with 95 % intervals from order statistics, which assume no distribution. Ratios "
             f"are geometric means of paired ratios within blocks, with intervals from {analysis.resamples:,} "
             f"resamples of whole blocks (seed {analysis.seed}). Failure rates have Wilson's intervals.",
@@ -67,7 +67,7 @@ def protocol(evidence: Evidence) -> list[Rule]:
             "Floor",
             "A null substrate that does nothing is an arm of the study"
             + ("" if analysis.floor_arm else " if it names one; this one does not")
-            + ". What it takes is the instrument's own share: it is shown, and subtracted from nothing.",
+            + ". Its times are the instrument's own share: they are shown, and never subtracted.",
         ),
         Rule(
             "Projection",
@@ -108,14 +108,14 @@ def _cold(study: Study) -> str:
     if not any(Warmth.COLD in grid.warmths for grid in study.grids):
         return "No trial of this study was cold."
     text = (
-        "A new sandbox for every trial. That it was new is looked at: at its end, outside its clock, a trial "
-        "searches the places that could outlive a sandbox for what earlier trials left there. One that finds "
-        "something, or whose sandbox has an id that was there before, is not timed."
+        "Every trial has a new sandbox. This is checked: at its end, while its clock is stopped, a trial "
+        "searches places that could outlive a sandbox for files of earlier trials. A trial that finds "
+        "such a file, or whose sandbox has the id of an earlier one, is not timed."
     )
     if study.evict:
         evicted = words.listed([words.name(each) for each in study.evict])
-        return f"{text} Evicted before each cold trial, and proven to be: {evicted}."
-    return f"{text} Nothing of the machine's own caches was evicted."
+        return f"{text} Evicted before each cold trial, and verified: {evicted}."
+    return f"{text} The machine's own caches were not evicted."
 
 
 def _limits(study: Study) -> str:

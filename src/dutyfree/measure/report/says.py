@@ -1,4 +1,4 @@
-"""What a study says, in a few plain sentences made from its numbers."""
+"""The main findings of a study, as a few sentences made from its numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dutyfree.measure.stats.ratios import logs_by_block, paired_ratios, readings
 
 @dataclass(frozen=True)
 class Saying:
-    """One sentence or two, and the reasons to doubt them."""
+    """One or two sentences, and their caveats."""
 
     text: str
     caveats: tuple[Caveat, ...] = ()
 
 
 def says(evidence: Evidence) -> list[Saying]:
-    """The findings that matter most first; failures, the floor and the doubts last. Never empty."""
+    """The sentences, the most important first; failures and the floor last. Never empty."""
     return [
         *_cheapest_action(evidence),
         *_cold_starts(evidence),
@@ -87,8 +87,8 @@ def _long_trajectories(evidence: Evidence) -> Iterator[Saying]:
     if ends := extremes(evidence.summaries(setting, Metric.TRAJECTORY)):
         fast, slow = ends
         ratio = _ratio(evidence, slow, fast)
-        told = {each.condition: each.tax_share for each in evidence.analysis.compositions}
-        shares = [told[each.condition] for each in ends]
+        tax_shares = {each.condition: each.tax_share for each in evidence.analysis.compositions}
+        shares = [tax_shares[each.condition] for each in ends]
         yield Saying(
             f"A trajectory of {_where(setting)} takes {words.estimate_of(fast.p50)} on {_arm(fast)} and "
             f"{words.estimate_of(slow.p50)} on {_arm(slow)}{_compared(ratio, 'long')}. Of the mean time, "
@@ -98,7 +98,7 @@ def _long_trajectories(evidence: Evidence) -> Iterator[Saying]:
 
 
 def _crossovers(evidence: Evidence) -> Iterator[Saying]:
-    """The first one on the way to longer trajectories, of those that are beyond doubt and within what was measured."""
+    """The crossover at the smallest length, of those that are certain and within the measured lengths."""
     workload = evidence.main_workload()
     met = [
         (each, each.length)
@@ -138,27 +138,27 @@ def _warmth(evidence: Evidence) -> Iterator[Saying]:
         best = min(warm, key=lambda each: each.ratio.value)
         yield Saying(
             f"Warm stages save most on {words.name(best.condition.arm)}: {words.warmth_of(best.condition.warmth)}, "
-            f"the first observation of {words.name(best.condition.workload)} is there in "
+            f"the first observation of {words.name(best.condition.workload)} takes "
             f"{words.part_of(best.ratio)} of the cold time.",
             (*best.ratio.caveats, *best.caveats),
         )
 
 
 def _load(evidence: Evidence) -> Iterator[Saying]:
-    told = []
+    changes = []
     doubts: list[Caveat] = []
     for line in (lines := evidence.load_series(Metric.ACTION)):
         alone, crowded = line.points[0].summary, line.points[-1].summary
         if alone.p50.value > 0:
-            told.append(
+            changes.append(
                 f"on {_arm(alone)} from {words.value_of(alone.p50)} at {alone.condition.concurrency} to "
                 f"{words.value_of(crowded.p50)} at {crowded.condition.concurrency}"
             )
             doubts += _doubts(alone, crowded)
-    if told:
+    if changes:
         start = words.warmth_of(lines[0].condition.warmth)
         yield Saying(
-            f"With several sandboxes at once, an action's median latency goes {words.listed(told)} "
+            f"With several sandboxes at once, an action's median latency goes {words.listed(changes)} "
             f"({_where(Setting.of(lines[0].condition))}, {start}).",
             tuple(dict.fromkeys(doubts)),
         )
@@ -197,21 +197,21 @@ def _floor(evidence: Evidence) -> Saying:
         return Saying("The instrument's own floor was not measured.")
     most = max(floors, key=lambda each: each.action.value)
     return Saying(
-        f"The instrument itself takes at most {words.estimate_of(most.action)} per action at the median; that is in "
-        "every number and subtracted from none.",
+        f"The instrument itself takes at most {words.estimate_of(most.action)} per action at the median; it is part of "
+        "every number, and is never subtracted.",
         (*most.action.caveats, *most.caveats),
     )
 
 
 def _ratio(evidence: Evidence, slow: Summary, fast: Summary) -> Estimate | None:
-    """How many times slower, paired by block: the analysis has this against its baseline only."""
+    """The ratio, paired by block. Computed here, because the analysis has ratios to its baseline only."""
     both = [evidence.trials_of(each.condition) for each in (slow, fast)]
     ours, theirs = (logs_by_block(trials, readings(trials, [slow.metric])) for trials in both)
     return paired_ratios(ours, theirs, evidence.analysis.seed).get(slow.metric)
 
 
 def _compared(ratio: Estimate | None, what: str) -> str:
-    """How many times as much, or that nobody knows which of the two is more."""
+    """How many times as much; or that the study does not show which of the two is more."""
     if ratio is None:
         return ""
     times, bounds = formatting.number(ratio.value), words.interval_of(ratio)

@@ -1,4 +1,4 @@
-"""How every figure looks. Colours are Okabe and Ito's, which colour-blind readers tell apart; shapes repeat them."""
+"""How every figure looks. Colours are Okabe and Ito's, which colour-blind readers can distinguish; so are shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MUTED: Final = "#5f6b7a"
 GRID: Final = "#d5dbe3"
 PAPER: Final = "#ffffff"
 REFERENCE: Final = "#7b8794"
-"""Of the paper's own values."""
+"""The colour of the paper's own values."""
 
 WIDTH_IN: Final = 8.6
 PNG_DPI: Final = 144
@@ -39,13 +39,13 @@ PHASE_COLOURS: Final = {
     Phase.DESTROY: "#cc79a7",
     Phase.UNATTRIBUTED: "#c9ced6",
 }
-"""Execution is grey: all that has a colour is tax."""
+"""Execution is grey; everything in colour is tax."""
 
 RC: Final[Any] = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9.0,
     "text.color": INK,
-    # Names come from results: a dollar sign in one is a dollar sign.
+    # Names come from results: a dollar sign in a name must not start a formula.
     "text.parse_math": False,
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -90,7 +90,7 @@ class Look:
 
 
 def look(position: int) -> Look:
-    """That of the arm at this place in the study; after eight of them the lines change, and after 32 they repeat."""
+    """The look of the arm at this position. After eight arms the dashes change; after 32 the looks repeat."""
     turn = position // len(_COLOURS)
     return Look(
         _COLOURS[position % len(_COLOURS)], _MARKERS[(position + turn) % len(_MARKERS)], _DASHES[turn % len(_DASHES)]
@@ -98,18 +98,18 @@ def look(position: int) -> Look:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """That of each arm."""
+    """The look of each arm."""
     return {arm: look(position) for position, arm in enumerate(arms)}
 
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Whatever is drawn and saved inside looks like this; nothing outside does."""
+    """Apply this style inside the `with` block only."""
     import warnings
 
     import matplotlib
 
     with matplotlib.rc_context(RC), warnings.catch_warnings():
-        # A name in a script that the font lacks: the page's browser has one, and a box in a PNG is no reason to fail.
+        # The font may lack the script of a name: a browser has another font, and a box in a PNG is acceptable.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .*missing from font")
         yield

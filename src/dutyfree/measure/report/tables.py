@@ -1,4 +1,4 @@
-"""Tables as values: what a cell says, and the marks of its caveats. How they look is not decided here."""
+"""Tables as values: the text of each cell, and the marks of its caveats. The formats decide how they look."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table."""
+    """One cell of a table."""
 
     text: str
     marks: tuple[Mark, ...] = ()
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; numbers stand to the right."""
+    """A column's heading; numbers are aligned right."""
 
     title: str
     is_number: bool = False
@@ -61,13 +61,13 @@ class Table:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Whether the table has no rows."""
         return not any(group.rows for group in self.groups)
 
 
 @dataclass
 class Footnotes:
-    """Gives every kind of caveat a letter when it is first met, and remembers each text that was met, and how often."""
+    """Gives every kind of caveat a letter at its first use, and counts how often each text is used."""
 
     letters: dict[str, str] = field(default_factory=dict)
     texts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -97,11 +97,11 @@ def _nth_letter(position: int) -> str:
 
 
 def by_letter(marks: Iterable[Mark]) -> dict[str, str]:
-    """Each letter once, in order, with all that stands behind it here."""
+    """Each letter once, in order, with its texts."""
     texts: dict[str, dict[str, None]] = {}
     for mark in sorted(marks, key=lambda mark: (len(mark.letter), mark.letter)):
         texts.setdefault(mark.letter, {})[mark.caveat.text] = None
-    return {letter: "; ".join(told) for letter, told in texts.items()}
+    return {letter: "; ".join(own) for letter, own in texts.items()}
 
 
 def cells(texts: Sequence[str]) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""The same in a terminal: what decides, with its spread, and where the time of a typical trial goes, in characters."""
+"""The summary for a terminal: the most important numbers, and a waterfall of a typical trial of each arm."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dutyfree.model import Phase
 LEAST_WIDTH = 80
 DEFAULT_WIDTH = 100
 LEAST_SHARE = 0.005
-"""A phase with less than this has no line of its own in a waterfall."""
+"""A phase with a smaller share has no line of its own in a waterfall."""
 NAME_COLUMNS = 18
 
 
 def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH, ascii_only: bool = False) -> str:
-    """What a study says, in lines of at most `width` columns (never below 80), without colour."""
+    """The summary of a study, in lines of at most `width` columns (at least 80), without colour."""
     width = max(width, LEAST_WIDTH)
     evidence, notes = Evidence(results, analysis), Footnotes()
     lines = [words.name(analysis.study, width), ""]
@@ -31,8 +31,8 @@ def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH,
         marks = ",".join(by_letter(notes.mark(each.caveats)))
         lines += _wrapped(each.text + (f" ({marks})" if marks else ""), width, "- ")
     if analysis.caveats:
-        told = "; ".join(words.line(each.text) for each in analysis.caveats)
-        lines += ["", *_wrapped(f"Of everything here: {told}.", width, "")]
+        caveats = "; ".join(words.line(each.text) for each in analysis.caveats)
+        lines += ["", *_wrapped(f"For all numbers: {caveats}.", width, "")]
     lines += _tables(evidence, notes)
     for code, letter in notes.letters.items():
         texts = list(notes.texts[code])
@@ -44,7 +44,7 @@ def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH,
 
 
 def _tables(evidence: Evidence, notes: Footnotes) -> Iterator[str]:
-    """A block for each number that decides, a row for each arm."""
+    """A table for each important number, with a row for each arm."""
     yield ""
     yield f"{'':<{NAME_COLUMNS}} {'p50':>10} {'95 % interval':>15} {'p95':>10} {'n':>5} {'failed':>6}"
     for title, setting, metric in _decisive(evidence):
@@ -52,17 +52,17 @@ def _tables(evidence: Evidence, notes: Footnotes) -> Iterator[str]:
         failures = {each.condition: each for each in evidence.analysis.failures}
         for arm in evidence.arms:
             failed = failures.get(setting.on(arm))
-            told = evidence.analysis.summary(setting.on(arm), metric)
+            found = evidence.analysis.summary(setting.on(arm), metric)
             if failed is None:
                 continue
             row = f"  {words.name(arm, NAME_COLUMNS - 2):<{NAME_COLUMNS - 2}} "
-            if told is None:
+            if found is None:
                 yield f"{row}{words.DASH:>10} {'':>15} {'':>10} {0:>5} {failed.failed:>6}"
                 continue
-            marks = ",".join(by_letter(notes.mark((*told.p50.caveats, *told.p95.caveats, *told.caveats))))
+            marks = ",".join(by_letter(notes.mark((*found.p50.caveats, *found.p95.caveats, *found.caveats))))
             yield (
-                f"{row}{words.value_of(told.p50):>10} {words.interval_of(told.p50):>15} {words.value_of(told.p95):>10} "
-                f"{told.n:>5} {failed.failed:>6} {marks}"
+                f"{row}{words.value_of(found.p50):>10} {words.interval_of(found.p50):>15} "
+                f"{words.value_of(found.p95):>10} {found.n:>5} {failed.failed:>6} {marks}"
             )
 
 
@@ -89,7 +89,7 @@ def _waterfalls(evidence: Evidence, width: int, block: str) -> Iterator[str]:
 
 
 def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
-    """Each phase where it begins, as long as it took. Those of actions are sums, as if all actions were one."""
+    """One bar per phase, from its start to its end. Phases of actions are summed, as if there were one action."""
     bar = width - 34
     begun, small = 0, []
     for phase in Phase:
@@ -106,7 +106,7 @@ def _waterfall(trial: Trial, width: int, block: str) -> Iterator[str]:
 
 
 def _listed(phases: list[Phase], width: int) -> str:
-    """Their names, as many as there is room for."""
+    """As many names as fit into the width."""
     for kept in range(len(phases), 0, -1):
         more = f" and {len(phases) - kept} more" if kept < len(phases) else ""
         text = ", ".join(phases[:kept]) + more

@@ -1,4 +1,4 @@
-"""Numbers and names as readers see them. Names come from results, which others wrote: they are made harmless here."""
+"""Formats numbers and names for readers. Names come from results, which may be hostile: they are made harmless here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def name(text: str, most: int = LONGEST_NAME) -> str:
 
 
 def line(text: str) -> str:
-    """A longer text of others: an error's message, a fact."""
+    """Longer foreign text: an error's message, a fact."""
     return name(text, LONGEST_LINE)
 
 
@@ -77,8 +77,8 @@ def interval_of(estimate: Estimate) -> str:
     if estimate.low is None and estimate.high is None:
         return ""
     per_unit = {"ms": _unit(estimate.value)[1], "share": 0.01}.get(estimate.unit, 1.0)
-    told = "{:,.0f}".format if estimate.unit == "actions" else number
-    low, high = ("?" if bound is None else told(bound / per_unit) for bound in (estimate.low, estimate.high))
+    text_of = "{:,.0f}".format if estimate.unit == "actions" else number
+    low, high = ("?" if bound is None else text_of(bound / per_unit) for bound in (estimate.low, estimate.high))
     between = DASH if estimate.low is None or estimate.low >= 0 else " to "
     return f"{low}{between}{high}"
 

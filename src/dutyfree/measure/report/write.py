@@ -1,4 +1,4 @@
-"""Writes a report: the page, its figures, what was found as JSON, and a text if one is wanted."""
+"""Writes a report: the page, its figures, the analysis as JSON, and optionally Markdown."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from dutyfree.publish import publish
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and what it says."""
+    """The written files, and the report."""
 
     page: Path
     markdown: Path | None
-    analysis: Path
+    analysis: Path | None
     figures: tuple[Path, ...]
     report: Report
 
 
-def write_report(results: Results, analysis: Analysis, directory: Path, *, markdown: bool = False) -> Written:
+def write_report(
+    results: Results, analysis: Analysis, directory: Path, *, markdown: bool = False, small: bool = False
+) -> Written:
     """Make the report and write it to `directory`, which is made if need be.
 
-    An earlier report there is replaced, each file at once or not at all, the page last. Raises InvalidRequest for a
-    study of which no trial was run, or a directory that cannot be written to.
+    A small report is the page (and the Markdown): no figures as files, which the page holds anyway, and no JSON.
+    An earlier report there is replaced, each file atomically, the page last. Raises InvalidRequest for a study
+    without trials, or a directory that cannot be written to.
     """
     if not results.trials:
         raise InvalidRequest(
@@ -40,24 +43,31 @@ def write_report(results: Results, analysis: Analysis, directory: Path, *, markd
             hint="run it first: dutyfree bench",
         )
     try:
-        (directory / "figures").mkdir(parents=True, exist_ok=True)  # before all the work, which would be in vain
-        return _written(compose(Evidence(results, analysis)), analysis, directory, markdown)
+        # Before the work, which takes seconds and would be lost.
+        (directory if small else directory / "figures").mkdir(parents=True, exist_ok=True)
+        return _written(compose(Evidence(results, analysis)), analysis, directory, markdown=markdown, small=small)
     except OSError as error:
         raise InvalidRequest(f"the report cannot be written to {directory}: {error.strerror or error}") from error
 
 
-def _written(report: Report, analysis: Analysis, directory: Path, markdown: bool) -> Written:
+def _written(report: Report, analysis: Analysis, directory: Path, *, markdown: bool, small: bool) -> Written:
     figures = directory / "figures"
-    (directory / "report.md").unlink(missing_ok=True)
+    for name in ("report.md", "analysis.json"):
+        (directory / name).unlink(missing_ok=True)
     for entry in (*catalogue.OF_THE_PAPER, *catalogue.MORE):
         for suffix in (".svg", ".png"):
             (figures / f"{entry.name}{suffix}").unlink(missing_ok=True)
-    paths = []
-    for shown in report.figures:
-        if shown.picture is not None:
-            for suffix, data in ((".svg", shown.picture.svg), (".png", shown.picture.png)):
-                paths.append(publish(figures / f"{shown.name}{suffix}", data))
-    found = publish(directory / "analysis.json", json.dumps(analysis.to_json(), indent=1).encode())
-    text = publish(directory / "report.md", as_markdown(report).encode()) if markdown else None
+    paths: list[Path] = []
+    found = None
+    if not small:
+        paths += [
+            publish(figures / f"{shown.name}{suffix}", data)
+            for shown in report.figures
+            if shown.picture is not None
+            for suffix, data in ((".svg", shown.picture.svg), (".png", shown.picture.png))
+        ]
+        found = publish(directory / "analysis.json", json.dumps(analysis.to_json(), indent=1).encode())
+    written = as_markdown(report, figure_files=not small)
+    text = publish(directory / "report.md", written.encode()) if markdown else None
     page = publish(directory / "index.html", as_page(report).encode())
     return Written(page, text, found, tuple(paths), report)

@@ -1,1 +1,1 @@
-"""What a study leaves behind: a directory that says what was measured, where, how, and what came of it."""
+"""The results directory of a study: the study, the machine, and every trial."""

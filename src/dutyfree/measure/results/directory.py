@@ -1,4 +1,4 @@
-"""Reading results, strictly: a file that is damaged, or was written to mislead, is refused with its name and line."""
+"""Reads results, strictly: a damaged or hostile file is refused, with its name and line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dutyfree import tables
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
+from dutyfree.measure.results.compact import read_compact
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
@@ -21,13 +22,16 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 def load_results(path: Path | str) -> Results:
-    """The results in a directory; trials that were under way when their study was killed are left out.
+    """The results in a directory. Trials that were running when the study was killed are left out.
 
-    Raises InvalidRequest, which names the file and the line, for what is not results of this schema.
+    Raises InvalidRequest, which names the file and the line, if these are not results of this schema.
     """
     path = Path(path)
     study, facts = read_study(path)
     host = read_json(path / layout.HOST, MAX_JSON_BYTES)
+    if is_compact(path):
+        compact = read_compact(path / layout.COMPACT, frozenset(arm.name for arm in study.arms))
+        return Results(study, host, compact.arms, compact.trials, facts["planned"], compact.cut_short)
     reading = JournalReading(frozenset(arm.name for arm in study.arms))
     for number, record in journal_records(path):
         reading.take(number, record)
@@ -63,11 +67,18 @@ def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:
     return study_from_json(table.required("study", tables.table), f"{file}, study"), facts
 
 
+def is_compact(path: Path) -> bool:
+    """Whether a results directory holds a compact copy, and no journal."""
+    has_journal = any((path / name).exists() for name in (layout.JOURNAL, layout.PACKED_JOURNAL))
+    return not has_journal and (path / layout.COMPACT).exists()
+
+
 def journal_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a results directory's journal, packed or not, each with its line. Raises as `load_results`."""
+    """The records of the journal, compressed or not, each with its line number. Raises as `load_results`."""
     plain, packed = path / layout.JOURNAL, path / layout.PACKED_JOURNAL
     if not plain.exists() and not packed.exists():
-        raise InvalidRequest(f"{path} has no journal: {layout.JOURNAL} is missing")
+        reason = "it is a compact copy of results" if is_compact(path) else f"{layout.JOURNAL} is missing"
+        raise InvalidRequest(f"{path} has no journal: {reason}")
     try:
         # The journal's header is its first line.
         yield from enumerate(read_journal(plain if plain.exists() else packed), start=2)

@@ -1,4 +1,4 @@
-"""The machine's part of a result: the conditions that every number of it carries."""
+"""Facts about the machine, which are recorded with every result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dutyfree.places import state_directory
 
 
 def host_facts() -> dict[str, Any]:
-    """JSON values by name; the same from one run to the next, unless it is another machine or another Dutyfree."""
+    """JSON values by name. They differ only on another machine or with another version of Dutyfree or Python."""
     memory_bytes = machine.memory_bytes()
     return {
         "kernel": platform.release(),

@@ -1,4 +1,4 @@
-"""The files of a results directory, and what stands in them. docs/reference/results.md tells it to other tools."""
+"""The files of a results directory and their records, as described in docs/reference/results.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ STUDY: Final = "study.json"
 HOST: Final = "host.json"
 JOURNAL: Final = "journal.jsonl"
 PACKED_JOURNAL: Final = "journal.jsonl.gz"
+COMPACT: Final = "trials.xz"
+"""Instead of the journal, in a compact copy of results."""
 MAX_CAUSE: Final = 2000
-"""Characters of a cause that are kept: whatever a substrate says, a record stays a record."""
+"""The longest cause that is recorded, so that an error message of any length fits into a record."""
 
 
 def begin_record(
@@ -24,7 +26,7 @@ def begin_record(
 ) -> dict[str, Any]:
     """A trial begins."""
     condition = planned.condition
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "kind": "trial",
         "trial": planned.number,
         "sequence": sequence,
@@ -38,11 +40,11 @@ def begin_record(
         "late_ns": late_ns,
         "at_s": round(at_s, 3),
     }
-    return told | {"evicted": dict(evicted)} if evicted else told
+    return record | {"evicted": dict(evicted)} if evicted else record
 
 
 def action_record(trial: int, start_ns: int, action: ActionRecord) -> dict[str, Any]:
-    """An action gave its observation; `start_ns` counts from the trial's start."""
+    """An action returned its observation; `start_ns` counts from the trial's start."""
     parts_ns = (action.dispatch_ns, action.execute_ns, action.observe_ns)
     return {
         "kind": "action",
@@ -60,7 +62,7 @@ def span_record(trial: int, phase: Phase, name: str, start_ns: int, end_ns: int)
 
 
 def end_record(trial: Trial, sandbox: str) -> dict[str, Any]:
-    """A trial is over; without this record it never was."""
+    """A trial ended. A trial without this record does not count."""
     return {
         "kind": "end",
         "trial": trial.number,

@@ -51,7 +51,7 @@ _SPAN: Final = pa.schema(
 
 
 def export_parquet(path: Path, results: Results | None = None) -> tuple[Path, ...]:
-    """Write the three tables beside the journal; those of an earlier export are replaced. Raises as `load_results`."""
+    """Write the three tables beside the journal; tables of an earlier export are replaced. Raises as `load_results`."""
     results = results or load_results(path)
     begun = _last_begun(path, {trial.number for trial in results.trials})
     return (
@@ -62,7 +62,7 @@ def export_parquet(path: Path, results: Results | None = None) -> tuple[Path, ..
 
 
 def _last_begun(path: Path, finished: set[int]) -> dict[int, int]:
-    """The line on which each finished trial began; what stands before it is of a run in which it was killed."""
+    """The line on which each finished trial last began; earlier records are of a run that was killed."""
     return {
         record["trial"]: line
         for line, record in journal_records(path)

@@ -1,4 +1,4 @@
-"""From the records of a journal to trials."""
+"""Reads trials from the records of a journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTCOMES = {str(each): each for each in TrialOutcome}
 
 @dataclass(slots=True)
 class _Begun:
-    """A trial of which the end is not known yet."""
+    """A trial that has begun and not ended."""
 
     sequence: int
     block: int
@@ -35,25 +35,25 @@ class _Begun:
 
 
 class JournalReading:
-    """Takes records in their order. Raises InvalidRequest, naming the line, for one that cannot be true."""
+    """Takes records in order. Raises InvalidRequest, naming the line, for a record that contradicts others."""
 
     def __init__(self, arms: Collection[str]) -> None:
         self._known_arms = arms
         self._begun: dict[int, _Begun] = {}
         self._ended: dict[int, Trial] = {}
         self.arms: dict[str, Mapping[str, Any]] = {}
-        """The last word on each arm."""
+        """The latest facts of each arm."""
         self.stopped: str | None = None
-        """Why the last run stopped, empty if all was done; None if it has not stopped, or was killed."""
+        """Why the last run stopped; empty if it was complete; None if it is still running or was killed."""
 
     def trials(self) -> tuple[Trial, ...]:
-        """Those that have ended, in the order in which they began."""
+        """The trials that have ended, in the order in which they began."""
         return tuple(sorted(self._ended.values(), key=lambda trial: trial.sequence))
 
     def take(self, line: int, record: dict[str, Any]) -> None:
-        """The next record."""
+        """Take the next record."""
         match record:
-            # By far the most frequent one, so that it has a way of its own.
+            # By far the most frequent record, and therefore handled without a Table, which is slow.
             case {"kind": "action", "trial": int(trial), "name": str(name), "of": str(kind), "start_ns": int()} if (
                 len(record) == 6 and 0 <= record["start_ns"] < 2**63
             ):
@@ -73,7 +73,7 @@ class JournalReading:
             case {"kind": "stop", "reason": str(reason)}:
                 self.stopped = reason
             case _:
-                raise InvalidRequest(f"{layout.JOURNAL}, line {line}: no record of a study looks like this")
+                raise InvalidRequest(f"{layout.JOURNAL}, line {line}: not a record of a study")
 
     def _begin(self, table: Table) -> None:
         number = table.required("trial", tables.natural)
@@ -81,7 +81,7 @@ class JournalReading:
         if arm not in self._known_arms:
             raise InvalidRequest(f"{table.where}: the study has no arm {arm!r:.80}")
         if number in self._ended:
-            raise InvalidRequest(f"{table.where}: trial {number} was over already")
+            raise InvalidRequest(f"{table.where}: trial {number} had ended already")
         condition = Condition(
             arm=arm,
             workload=table.required("workload", tables.nonempty_text),
@@ -89,7 +89,7 @@ class JournalReading:
             warmth=table.required("stage", stage),
             concurrency=table.required("concurrency", tables.natural),
         )
-        # One that began before and never ended was under way when its study was killed.
+        # A trial that began before and never ended was running when its study was killed; it begins again here.
         self._begun[number] = _Begun(
             table.required("sequence", tables.natural),
             table.required("block", tables.natural),
@@ -122,7 +122,7 @@ class JournalReading:
         number = table.required("trial", tables.natural)
         begun = self._begun.pop(number, None)
         if begun is None:
-            raise InvalidRequest(f"{table.where}: trial {number} ends, and had not begun")
+            raise InvalidRequest(f"{table.where}: trial {number} ends but had not begun")
         trial = Trial(
             number=number,
             sequence=begun.sequence,
@@ -138,12 +138,12 @@ class JournalReading:
             failed_phase=table.required("failed_phase", tables.unless_none(_phase)),
             cause=table.required("cause", tables.text),
         )
-        _check(trial, table.where)
+        check_trial(trial, table.where)
         self._ended[number] = trial
 
 
-def _check(trial: Trial, where: str) -> None:
-    """Refuse what no trial can be: one whose parts are not the whole, or that completed without doing anything."""
+def check_trial(trial: Trial, where: str) -> None:
+    """Raise InvalidRequest for an impossible trial: parts that do not fit the whole, or missing actions."""
     if sum(trial.by_phase.values()) != trial.wall_ns:
         raise InvalidRequest(f"{where}: the phases of trial {trial.number} do not add up to its wall time")
     if sum(action.latency_ns for action in trial.actions) > trial.wall_ns:
@@ -151,8 +151,8 @@ def _check(trial: Trial, where: str) -> None:
     if (trial.first_observation_ns or 0) > trial.wall_ns:
         raise InvalidRequest(f"{where}: the first observation of trial {trial.number} is after its end")
     if trial.completed and (len(trial.actions) != trial.condition.length or trial.first_observation_ns is None):
-        done, all_of_it = len(trial.actions), trial.condition.length
-        raise InvalidRequest(f"{where}: trial {trial.number} completed with {done} of {all_of_it} actions")
+        done, expected = len(trial.actions), trial.condition.length
+        raise InvalidRequest(f"{where}: trial {trial.number} completed with {done} of {expected} actions")
 
 
 def _phase(value: Any) -> Phase:

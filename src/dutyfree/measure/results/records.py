@@ -1,4 +1,4 @@
-"""What is known of a trial when it is over. What reads results, and what analyses them, sees these values only."""
+"""Trials and results as values. Readers and analyses of results use only these."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TrialOutcome(StrEnum):
 
     COMPLETED = "completed"
     UNFAITHFUL = "unfaithful"
-    """An action did not give the observation that was expected of it."""
+    """An action did not return the expected observation."""
     INFRA_FAILED = "infra-failed"
     TIMED_OUT = "timed-out"
-    """The trial's own limit; an action's is an observation, and makes the trial unfaithful."""
+    """The trial reached its own time limit. An action that reaches its limit makes the trial unfaithful."""
     NOT_COLD = "not-cold"
-    """Something of an earlier trial, or what was to be evicted, was still there."""
+    """The sandbox held something of an earlier trial, or the cache was not evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class ActionRecord:
 
     @property
     def latency_ns(self) -> int:
-        """From the call until the observation was in the caller's hands."""
+        """From the call until the caller has the observation."""
         return self.dispatch_ns + self.execute_ns + self.observe_ns
 
     @property
     def tax_ns(self) -> int:
-        """What the substrate added to the command's own time."""
+        """The time that the substrate added to the command's own time."""
         return self.dispatch_ns + self.observe_ns
 
 
@@ -51,7 +51,7 @@ class Trial:
     """One measured attempt. `by_phase` adds up to `wall_ns`, the residue `unattributed` included."""
 
     number: int
-    """In the plan, unique within a study; `sequence` is its place in the order in which trials were really run."""
+    """The number in the plan, unique in the study; `sequence` is the position in the order in which trials began."""
     sequence: int
     block: int
     condition: Condition
@@ -65,10 +65,10 @@ class Trial:
     """Time by the substrate's own boundaries within creation and destruction, "create/pull" for instance."""
     actions: tuple[ActionRecord, ...] = ()
     late_ns: int = 0
-    """How long after its intended start it began (open loop); not part of `wall_ns`."""
+    """The delay between the planned start and the start (open loop); not part of `wall_ns`."""
     failed_phase: Phase | None = None
     cause: str = ""
-    """Of a trial that did not complete: the error's class and message, or the action and what was wrong with it."""
+    """If the trial did not complete: the error's class and message, or the action and what was wrong with it."""
 
     @property
     def completed(self) -> bool:
@@ -77,13 +77,13 @@ class Trial:
 
     @property
     def response_ns(self) -> int:
-        """From the intended start to the end: what a caller under load has waited."""
+        """From the planned start to the end: how long a caller under load waits."""
         return self.late_ns + self.wall_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A study, where it was run, and its trials in the order in which they were run."""
+    """A study, the machine, and the trials in the order in which they began."""
 
     study: Study
     host: Mapping[str, Any]
@@ -92,6 +92,6 @@ class Results:
     """Facts of each arm: version of its engine, isolation, "emulated": true, "unavailable": why."""
     trials: tuple[Trial, ...]
     planned: int
-    """How many trials there would have been; fewer ran where a time limit or an interrupt cut the study short."""
+    """The number of planned trials; fewer were run if a time limit or an interrupt cut the study short."""
     cut_short: str = ""
-    """Why, if they did."""
+    """Why the study was cut short; empty if it was not."""

@@ -15,12 +15,12 @@ from dutyfree.tables import Table
 
 def study_as_json(study: Study) -> dict[str, Any]:
     """JSON values only; keys are the fields' names."""
-    told = asdict(study)
-    for arm in told["arms"]:
+    content = asdict(study)
+    for arm in content["arms"]:
         arm["options"] = dict(arm["options"])
-    for grid in told["grids"]:
+    for grid in content["grids"]:
         grid["warmths"] = [str(each) for each in grid["warmths"]]
-    return told
+    return content
 
 
 def study_from_json(content: Mapping[str, Any], where: str) -> Study:

@@ -16,7 +16,7 @@ from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.measure.design.plan import PlannedTrial, plan, size
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
-from dutyfree.measure.results.directory import journal_records, load_results, read_study
+from dutyfree.measure.results.directory import is_compact, journal_records, load_results, read_study
 from dutyfree.measure.results.records import ActionRecord, Trial
 from dutyfree.measure.results.study_json import study_as_json
 from dutyfree.model import Phase
@@ -24,29 +24,29 @@ from dutyfree.publish import publish, sync_directory
 from dutyfree.trace import JournalWriter
 
 _CHANGEABLE = ("time_limit_s",)
-"""What may differ when a study goes on: it decides how much is run, not what."""
+"""What may differ when a study is resumed: it decides how many trials are run, not which."""
 
 LATEST_S = 0.25
-"""An action is in the journal this long after its observation, if not before."""
+"""The longest time until an action is in the journal."""
 _PART = ".dutyfree-part"
-"""Ends the name of a file that is being written; one that is found was left by a process that was killed."""
+"""The suffix of a file that is being written; such a file, if found, was left by a killed process."""
 
 
 class Unwritable(CapacityError):
-    """What was measured cannot be kept: the disk is full, say. What is there already stays valid."""
+    """Results cannot be written, for example because the disk is full. Results so far stay valid."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        hint = "make room, and go on with --resume: no trial that was over is lost"
+        hint = "free some space, and continue with --resume: no trial that had ended is lost"
         super().__init__(f"cannot write to {path}: {error.strerror or error}", hint=hint)
 
 
 class ResultsWriter:
     """The results of one study in one directory, while its `with` block lasts.
 
-    A new directory is made; one with results in it is gone on with if `resume` says so. Entering raises InvalidRequest
-    for a directory that cannot be made or holds anything else, another study, the same one with other workloads, or one
-    that was measured on another machine; CapacityError while another process writes to it. All methods raise Unwritable
-    for what the disk refuses. A study that fails before its first trial begins leaves nothing.
+    A new directory is made; with `resume`, results in an existing one are continued. Entering raises InvalidRequest for
+    a directory that cannot be made or that holds something else: other files, another study, the same study with other
+    workloads, or one of another machine; CapacityError while another process writes to it. All methods raise Unwritable
+    if the disk refuses a write. A study that fails before its first trial begins leaves nothing.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ResultsWriter:
         self.path = Path(path)
         self.study = study
         self.earlier: tuple[Trial, ...] = ()
-        """Trials that an earlier run has finished."""
+        """Trials that an earlier run finished."""
         self._host = dict(host)
         self._workloads = dict(workloads)
         self._resume = resume
@@ -70,9 +70,9 @@ class ResultsWriter:
         self._pending: list[tuple[int, int, ActionRecord]] = []
         self._due_s = 0.0
         self._is_ours = False
-        """Whether the directory was not there before."""
+        """Whether this writer made the directory."""
         self._is_empty = False
-        """Whether nothing that was measured is in it."""
+        """Whether the directory holds no trial."""
 
     def __enter__(self) -> Self:
         try:
@@ -96,11 +96,11 @@ class ResultsWriter:
 
     @property
     def done(self) -> frozenset[int]:
-        """Numbers of the trials that need not be run any more."""
+        """The numbers of the trials that earlier runs finished."""
         return frozenset(trial.number for trial in self.earlier)
 
     def next_sequence(self) -> int:
-        """The place of the trial that begins now, in the order in which trials are really run."""
+        """The position of the trial that begins now in the order in which trials begin."""
         self._sequence += 1
         return self._sequence - 1
 
@@ -111,9 +111,9 @@ class ResultsWriter:
         self._write(layout.begin_record(planned, sequence=sequence, late_ns=late_ns, at_s=at_s, evicted=evicted))
 
     def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
-        """An action of a trial gave its observation; in the journal within `LATEST_S`, or with the next record.
+        """An action of a trial returned its observation. It is written within `LATEST_S`, or with the next record.
 
-        To write each one at once would cost a trial more than an action of the null substrate takes.
+        Not at once, because a write takes longer than an action of the null substrate.
         """
         self._pending.append((trial, start_ns, action))
         if time.monotonic() >= self._due_s:
@@ -124,28 +124,28 @@ class ResultsWriter:
         self._write(layout.span_record(trial, phase, name, start_ns, end_ns))
 
     def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
-        """A trial is over; with `sync`, it is on the disk when this returns, and all before it."""
+        """A trial ended; with `sync`, this and all earlier records are on the disk when this returns."""
         self._write(layout.end_record(trial, sandbox), sync=sync)
 
     def sync(self) -> None:
-        """Return when all that was told is on the disk."""
+        """Wait until all records are on the disk."""
         self._write(sync=True)
 
     def arm(self, name: str, facts: Mapping[str, Any]) -> None:
-        """What is known of an arm; the last word on it holds."""
+        """The facts of an arm; they replace earlier ones."""
         self._write({"kind": "arm", "arm": name, "facts": dict(facts)})
 
     def wave(self, block: int, arm: str, *, rate_per_s: float, service_ns: int, basis: str) -> None:
-        """Arrivals begin: how many per second, and the service time that this rate was made from."""
-        told = {"kind": "wave", "block": block, "arm": arm, "rate_per_s": rate_per_s, "service_ns": service_ns}
-        self._write(told | {"basis": basis}, sync=True)
+        """A wave begins, with its arrival rate and the service time from which the rate was computed."""
+        record = {"kind": "wave", "block": block, "arm": arm, "rate_per_s": rate_per_s, "service_ns": service_ns}
+        self._write(record | {"basis": basis}, sync=True)
 
     def stop(self, reason: str) -> None:
-        """The study ends here; `reason` is empty if nothing was left to do."""
+        """The run ends; `reason` is empty if no trial is left."""
         self._write({"kind": "stop", "at_s": round(time.time(), 3), "reason": reason}, sync=True)
 
     def _write(self, *more: Mapping[str, Any], sync: bool = False) -> None:
-        """Write all actions that wait for it, and then `more`."""
+        """Write all pending actions, and then `more`."""
         assert self._journal is not None, "the writer is used in its `with` block"
         try:
             self._journal.extend((*(layout.action_record(*each) for each in self._pending), *more), sync=sync)
@@ -155,11 +155,11 @@ class ResultsWriter:
         self._due_s = time.monotonic() + LATEST_S
 
     def _leave(self, error: BaseException | None) -> None:
-        """Let go of the directory; of a study that could not begin, nothing is left that another would stumble on."""
+        """Close the journal. Remove everything if the study failed before its first trial."""
         assert self._journal is not None, "the writer is used in its `with` block"
         if error is not None and self._is_empty:
             with contextlib.suppress(OSError):
-                # While the lock is held, and first what makes them results.
+                # Under the lock, and study.json first: without it, the directory holds no results.
                 for name in (layout.STUDY, layout.HOST, layout.JOURNAL):
                     (self.path / name).unlink(missing_ok=True)
                 if self._is_ours:
@@ -174,22 +174,27 @@ class ResultsWriter:
         if layout.STUDY in found:
             if not self._resume:
                 raise InvalidRequest(
-                    f"{self.path} holds results already", hint="go on with them (--resume), or name another directory"
+                    f"{self.path} holds results already", hint="continue them (--resume), or name another directory"
                 )
             if layout.JOURNAL not in found and layout.PACKED_JOURNAL in found:
                 raise InvalidRequest(
-                    f"{self.path} is packed", hint=f"unpack {layout.PACKED_JOURNAL} with gunzip to go on with it"
+                    f"{self.path} is packed", hint=f"unpack {layout.PACKED_JOURNAL} with gunzip to continue"
+                )
+            if is_compact(self.path):
+                raise InvalidRequest(
+                    f"{self.path} is a compact copy of results, which has no journal",
+                    hint="resume the study in the directory that the copy was made from",
                 )
         elif strangers := sorted(found - {layout.HOST, layout.JOURNAL}):
             raise InvalidRequest(f"{self.path} holds something else: {strangers[0]!r}", hint="name another directory")
         elif self._resume:
-            raise InvalidRequest(f"{self.path} holds no results to go on with", hint="leave out --resume")
+            raise InvalidRequest(f"{self.path} holds no results to continue", hint="leave out --resume")
 
     def _open(self) -> None:
         if (self.path / layout.STUDY).exists():
-            self._go_on()
+            self._continue()
         elif any(record["kind"] == "trial" for _, record in journal_records(self.path)):
-            raise InvalidRequest(f"{self.path} holds trials, and their {layout.STUDY} is gone")
+            raise InvalidRequest(f"{self.path} holds trials, but {layout.STUDY} is missing")
         else:
             self._is_empty = True
             self._begin()
@@ -212,7 +217,7 @@ class ResultsWriter:
         self._write({"kind": "run", "at_s": round(time.time(), 3), "resumed": False}, sync=True)
         sync_directory(self.path)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         kept, facts = read_study(self.path)
         for name, ours in study_as_json(self.study).items():
             if name not in _CHANGEABLE and ours != study_as_json(kept)[name]:
@@ -227,7 +232,7 @@ class ResultsWriter:
             if results.host.get(name) != value:
                 raise InvalidRequest(
                     f"{self.path} was measured elsewhere: {name} was {results.host.get(name)!r}, and is {value!r}",
-                    hint="numbers of two machines do not mix: name another directory",
+                    hint="one study holds numbers of one machine only: name another directory",
                 )
         self.earlier = results.trials
         self._sequence = 1 + max((trial.sequence for trial in results.trials), default=-1)

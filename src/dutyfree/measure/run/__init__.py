@@ -1,1 +1,1 @@
-"""Carrying a study out: one trial, proven coldness, arrivals, and the runner of them all."""
+"""Runs a study: single trials, proof that cold trials are cold, arrivals, and the runner of all blocks."""

@@ -29,11 +29,11 @@ class OpenArm:
     substrate: GuardedSubstrate
     image: Image
     facts: Mapping[str, Any]
-    """JSON values: isolation, capabilities, "emulated", the engine's version where the substrate tells it."""
+    """JSON values: isolation, capabilities, "emulated", the engine's version if the substrate reports it."""
     destroy_timeout_s: float = DESTROY_TIMEOUT_S
 
     async def close(self) -> str:
-        """Let go of the substrate, in bounded time. What went wrong, in words; empty if nothing did."""
+        """Close the substrate, in bounded time. Returns the error as text; empty if there was none."""
         task = asyncio.ensure_future(self.substrate.close())
         done, _ = await asyncio.wait({task}, timeout=3 * self.destroy_timeout_s)
         if not done:
@@ -44,14 +44,14 @@ class OpenArm:
 
 
 def load_substrate(arm: Arm) -> Substrate:
-    """The arm's substrate, not open. Raises as the registry does."""
+    """The arm's substrate, not opened. Raises as the registry does."""
     if arm.substrate == NULL:
         return NullSubstrate()
     return registry.load(arm.substrate, **registry.parse_options(f"{k}={v}" for k, v in arm.options.items()))
 
 
 def check_arms(arms: Iterable[Arm]) -> None:
-    """Raise InvalidRequest for a substrate or an option that there is not; whether one works here is not asked."""
+    """Raise InvalidRequest for an unknown substrate or option. Does not check whether the substrate works here."""
     for arm in arms:
         with contextlib.suppress(InfraFailed):
             load_substrate(arm)
@@ -64,9 +64,9 @@ async def open_arm(
     destroy_timeout_s: float = DESTROY_TIMEOUT_S,
     load: Callable[[Arm], Substrate] = load_substrate,
 ) -> OpenArm:
-    """The arm, open. Raises InvalidRequest for a substrate, an option or an image that there is not.
+    """Open the arm. Raises InvalidRequest for an unknown substrate, option or image.
 
-    Whatever else keeps a substrate from opening, time included, is SubstrateUnavailable, and nothing of it is left.
+    Raises SubstrateUnavailable if the substrate does not open for another reason or in time; then it is closed again.
     """
     substrate = GuardedSubstrate(load(arm), destroy_timeout_s=destroy_timeout_s)
     opened = False

@@ -1,7 +1,7 @@
-"""Cold must be proven cold: nothing of an earlier trial is in a sandbox, and what was to be evicted is out of memory.
+"""Proves that cold trials are cold: the sandbox holds nothing of an earlier trial, and evicted pages are out of memory.
 
-Every trial, when its actions are done and outside its clock, looks for what earlier trials left in the places that
-would survive by mistake, and leaves the same itself. And no two sandboxes of an arm have the same id.
+After its actions, while its clock is stopped, every trial looks for canary files of earlier trials in places that might
+survive by mistake, and leaves its own canaries there. Also, no two sandboxes of an arm may have the same id.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _HINT: Final = "run the study as root on the machine itself, or leave out `evict
 
 
 def canary_action(mark: str, *, private: bool) -> Action:
-    """Prints the canaries that are there, leaves one with `mark` in each place, and prints those.
+    """An action that prints the canaries that it finds, writes one with `mark` to each place, and prints those.
 
-    Where sandboxes share files (`private` is false) only the sandbox's own directories are places. A line without any
-    control flow, since not every shell has it.
+    If sandboxes share files (`private` is false), only the sandbox's own directories are used. The command has no
+    control flow, because not every shell supports it.
     """
     files = " ".join(f"{place}/{CANARY}" for place in (_ALL_PLACES if private else _OWN_PLACES))
     leave = " ".join(f"(echo {mark} > {file}) 2> /dev/null;" for file in files.split(" "))
@@ -43,40 +43,40 @@ def canary_action(mark: str, *, private: bool) -> Action:
 def canary_problem(seen: Observation, mark: str) -> str:
     """Why the observation of a `canary_action` does not prove that the sandbox was new; empty if it does."""
     if wrong := Expectation().mismatch(seen):
-        return f"whether the sandbox was new cannot be told: {wrong}"
+        return f"cannot prove that the sandbox was new: {wrong}"
     found, separator, left = seen.text.partition(f"{_SEPARATOR}\n")
     if found.strip():
-        return f"the sandbox was not new: there was the canary of {' '.join(found.split())[:200]}"
+        return f"the sandbox was not new: it held the canary of {' '.join(found.split())[:200]}"
     if not separator or mark not in left.splitlines():
-        return "whether the sandbox was new cannot be told: no canary could be left in it"
+        return "cannot prove that the sandbox was new: no canary could be written in it"
     return ""
 
 
 class SeenSandboxes:
-    """The ids that sandboxes have had."""
+    """The ids of all sandboxes so far."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[str, str]] = set()
 
     def problem(self, arm: str, sandbox: str) -> str:
-        """Why the sandbox is not a new one; empty if it is. From then on it is known."""
+        """Why the sandbox is not new; empty if it is. Remembers the sandbox's id."""
         if (arm, sandbox) in self._seen:
-            return f"the sandbox was not new: {sandbox!r:.80} had been there before"
+            return f"the sandbox was not new: an earlier one had the id {sandbox!r:.80}"
         self._seen.add((arm, sandbox))
         return ""
 
 
 def check_evictable() -> None:
-    """Raise InvalidRequest, with a hint, where the page cache certainly cannot be evicted."""
+    """Raise InvalidRequest, with a hint, if the page cache cannot be evicted here."""
     if not os.access(_DROP_CACHES, os.W_OK):
-        raise InvalidRequest("the page cache cannot be evicted: it takes root", hint=_HINT)
+        raise InvalidRequest("the page cache cannot be evicted: that needs root", hint=_HINT)
 
 
 class PageCache:
-    """Evicts the page cache, and shows by a file of its own, which was in it, that it is out.
+    """Evicts the page cache, and proves it with a probe file that was in the cache before.
 
-    Blocks for as long as the kernel takes. Making one evicts for the first time; raises InvalidRequest, with a hint,
-    where that cannot be done or cannot be proven.
+    Blocks for as long as the kernel takes. The constructor evicts once; it raises InvalidRequest, with a hint, if the
+    eviction is not possible or cannot be proven.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -88,10 +88,10 @@ class PageCache:
             raise
 
     def evict(self) -> dict[str, Any]:
-        """What it was and is, in KiB, for the record. Raises InvalidRequest if the eviction did not take place."""
+        """Evict. Returns the size before and after, in KiB. Raises InvalidRequest if the eviction did not happen."""
         self._probe.touch()
         before_kib = machine.meminfo_kib("Cached")
-        os.sync()  # pages that are not written yet stay
+        os.sync()  # dirty pages are not evicted
         try:
             _DROP_CACHES.write_text("1")
         except OSError as error:
@@ -109,7 +109,7 @@ class PageCache:
 
 
 class _Probe:
-    """A file without a name, so that nothing of it is left whoever is killed, and how much of it is in memory."""
+    """A file of which one can ask how much is in memory. It has no name, so that a killed process leaves nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  open for as long as this is
@@ -118,25 +118,25 @@ class _Probe:
         os.fsync(self._file.fileno())
 
     def touch(self) -> None:
-        """Have all of it in memory."""
+        """Read the whole file into memory."""
         os.pread(self._file.fileno(), _PAGES * mmap.PAGESIZE, 0)
 
     def resident_pages(self) -> int:
-        """How many of its pages are in memory, as the kernel says."""
+        """How many of the file's pages are in memory, according to the kernel."""
         libc = ctypes.CDLL(None, use_errno=True)
-        told = (ctypes.c_ubyte * _PAGES)()
-        # A private, writable mapping, since ctypes takes the address of nothing else; no page of it is touched.
+        residency = (ctypes.c_ubyte * _PAGES)()
+        # A private, writable mapping, because ctypes needs a writable buffer; no page of it is touched.
         with mmap.mmap(self._file.fileno(), _PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE) as mapped:
             pages = ctypes.c_char.from_buffer(mapped)
             try:
                 failed = libc.mincore(
-                    ctypes.c_void_p(ctypes.addressof(pages)), ctypes.c_size_t(_PAGES * mmap.PAGESIZE), told
+                    ctypes.c_void_p(ctypes.addressof(pages)), ctypes.c_size_t(_PAGES * mmap.PAGESIZE), residency
                 )
             finally:
                 del pages
         if failed:
-            raise InvalidRequest(f"the page cache cannot be looked at: {os.strerror(ctypes.get_errno())}")
-        return sum(each & 1 for each in told)
+            raise InvalidRequest(f"the page cache cannot be inspected: {os.strerror(ctypes.get_errno())}")
+        return sum(each & 1 for each in residency)
 
     def close(self) -> None:
         self._file.close()

@@ -1,4 +1,4 @@
-"""Which substrates of this machine can be measured as they are, found out by trying, in bounded time."""
+"""Finds the substrates that can be measured on this machine without setup, by trying each, in bounded time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dutyfree.substrates import registry
 
 ALWAYS: Final = ("process", "cell")
 PATHS: Final = {"docker": ("docker", "docker:path=exec")}
-"""Substrates of which both ways in are worth a look."""
+"""Substrates with two paths for actions that are both worth measuring."""
 _NOT_MEASURED: Final = ("fake",)
 PROBE_S: Final = 10.0
 _TOOLS: Final = "git --version && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
@@ -24,22 +24,22 @@ _TOOLS: Final = "git --version && python3 -c 'import sys; sys.exit(sys.version_i
 
 @dataclass(slots=True)
 class Found:
-    """The arms that can be tried."""
+    """The arms that can be measured."""
 
     arms: list[Arm] = field(default_factory=list)
     able: list[str] = field(default_factory=list)
-    """Those whose sandboxes have git and Python."""
+    """The names of the arms whose sandboxes have git and Python."""
 
 
 async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float = PROBE_S) -> Found:
-    """`process` and `cell`, and every engine in which a command can be run at once, without an image being named.
+    """`process` and `cell`, and every engine that can run a command now, without naming an image.
 
-    `on_skipped` is told of each substrate that is left out, and why.
+    `on_skipped` is called with the name of each substrate that does not work, and the reason.
     """
     others = [name for name in registry.names() if name not in (*ALWAYS, *_NOT_MEASURED)]
     words = [*ALWAYS, *(word for name in others for word in PATHS.get(name, (name,)))]
     arms = [arm_from_words(word) for word in words]
-    # One after the other would add up what each of them takes to say no; nothing is being measured yet.
+    # All at once, because each may need the whole time to fail; nothing is being measured yet.
     answers = await asyncio.gather(*(_probe(arm, within_s) for arm in arms))
     found = Found()
     for arm, (works, has_tools, problem) in zip(arms, answers, strict=True):
@@ -52,7 +52,7 @@ async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float =
 
 
 async def _probe(arm: Arm, within_s: float) -> tuple[bool, bool, str]:
-    """Whether a sandbox of it runs a command, whether it has the tools, and otherwise what is wrong."""
+    """Whether a sandbox of the arm runs a command, whether it has the tools, and the problem if it does not run."""
     task = asyncio.get_running_loop().create_task(_try(arm, within_s))
     done, _ = await asyncio.wait({task}, timeout=within_s)
     if not done:

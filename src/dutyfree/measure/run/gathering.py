@@ -1,4 +1,4 @@
-"""The workloads of a study: found, made ready on this machine, and named by what is in them."""
+"""Loads the workloads of a study, prepares their materials, and computes their fingerprints."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from dutyfree.measure.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """By the names that the study uses."""
+    """The workloads, by the names that the study uses."""
 
     workloads: dict[str, Workload]
     fingerprints: dict[str, str]
-    """Change with anything that a workload does or takes in; not with where that lies on this machine."""
+    """Digests that change with anything that a workload does or reads, but not with the paths on this machine."""
 
 
 def with_lengths(study: Study) -> Study:
-    """The study with numbers in place of WHOLE. Raises InvalidRequest for a workload that there is not."""
+    """The study with numbers in place of WHOLE. Raises InvalidRequest for an unknown workload."""
     return replace(study, grids=tuple(each for grid in study.grids for each in _with_lengths(grid)))
 
 
 def _with_lengths(grid: Grid) -> list[Grid]:
-    """The grid, or, as workloads differ in length, one for each of them."""
+    """The grid; or, if it uses WHOLE, one grid per workload, because workloads differ in length."""
     if WHOLE not in grid.lengths:
         return [grid]
     return [replace(grid, workloads=(name,), lengths=_lengths(grid, find(name))) for name in grid.workloads]
@@ -48,10 +48,10 @@ def _lengths(grid: Grid, workload: Workload) -> tuple[int, ...]:
 def gather(
     study: Study, *, materials: Path | None = None, on_progress: Callable[[str], None] = lambda _: None
 ) -> Gathered:
-    """All workloads that the study names. Blocks; the first time it may fetch and build materials.
+    """Load all workloads that the study names. Blocks; the first call may fetch and build materials.
 
-    Raises InvalidRequest for a workload that there is not, or that has no trajectory of a length that is asked for, and
-    otherwise as `materials.prepare` does.
+    Raises InvalidRequest for an unknown workload, or one that has no trajectory of a length in the study, and otherwise
+    as `materials.prepare` does.
     """
     found = {name: find(name) for name in dict.fromkeys(name for grid in study.grids for name in grid.workloads)}
     for grid in study.grids:
@@ -65,19 +65,19 @@ def gather(
 
 
 def fingerprint(workload: Workload) -> str:
-    """The digest of all that it does, and of the files that it takes in. Raises InvalidRequest if one is not there."""
-    told = asdict(workload)
-    for given in (given for stage in told["stages"] for given in stage["files"]):
-        if not given["source"].startswith(MARK):  # what materials hold is pinned
+    """The digest of a workload's actions and of the files that it reads. Raises InvalidRequest if one is missing."""
+    content = asdict(workload)
+    for given in (given for stage in content["stages"] for given in stage["files"]):
+        if not given["source"].startswith(MARK):  # the content of materials is pinned
             given["source"] = inputs.fingerprint(Path(given["source"]))
     try:
-        text = json.dumps(told, sort_keys=True, default=_told)
+        text = json.dumps(content, sort_keys=True, default=_as_json)
     except TypeError as error:
         raise InvalidRequest(f"workload {workload.name!r} cannot be named by its content: {error}") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     raise TypeError(f"{type(value).__name__} is no part of a workload")

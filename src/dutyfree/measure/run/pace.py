@@ -1,4 +1,4 @@
-"""How long what is left of a study will take, from how long it has taken so far. Pure."""
+"""Estimates how long the rest of a study takes, from the trials so far. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from dutyfree.measure.design.study import Condition
 
 _NEWEST: Final = 0.3
-"""How much the newest trial of a condition counts against all before it."""
+"""The weight of a condition's newest trial against all earlier ones."""
 
 
 class Pace:
-    """Told of each trial that is over, it estimates the others: by their condition, or else by what is most like it."""
+    """Estimates the remaining trials from finished ones of the same condition, or else of the most similar one."""
 
     def __init__(self, pending: Iterable[Condition]) -> None:
         self._pending = Counter(pending)
@@ -21,11 +21,11 @@ class Pace:
 
     @property
     def left(self) -> int:
-        """Trials that are not over."""
+        """The number of trials that have not ended."""
         return self._pending.total()
 
     def note(self, condition: Condition, took_s: float) -> None:
-        """One trial of this condition is over, and took so long with all that belongs to it."""
+        """Add a trial of this condition that ended; `took_s` includes preparation and clean-up."""
         before_s = self._known_s.get(condition, took_s)
         self._known_s[condition] = before_s + _NEWEST * (took_s - before_s)
         self.drop(condition)
@@ -35,7 +35,7 @@ class Pace:
         self._pending[condition] -= 1
 
     def left_s(self) -> float | None:
-        """Seconds; None while nothing is known."""
+        """The remaining time in seconds; None while no trial has ended."""
         if not self._known_s:
             return None
         return sum(count * self._estimate_s(condition) for condition, count in self._pending.items() if count > 0)

@@ -1,4 +1,4 @@
-"""One trial's own clock, and the spans that were measured on it."""
+"""The clock of one trial, and the spans that were measured on it."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Phase, Span
 from dutyfree.trace import now_ns
 
-MAX_HEARD: Final = 1000
-"""Spans that a substrate may tell of one call; one that tells more does not tell the truth."""
+MAX_REPORTED: Final = 1000
+"""The most spans that a substrate may report for one call; more are taken as an error of the substrate."""
 MAX_NAME: Final = 100
-"""Characters of a span's name. With both bounds, all that is told of a trial goes into one record of a journal."""
+"""The longest name of a span. With both limits, everything about a trial fits into one journal record."""
 
 
 class Stopwatch:
-    """Counts while it is not stopped; it is made stopped, at zero.
+    """A clock that can be stopped. It starts stopped, at zero.
 
-    A phase lasts as long as the call that the trial makes for it, by this clock. What a substrate tells of the inside
-    of that call refines it (readiness within creation), and is not believed if it cannot be true.
+    A phase lasts, on this clock, as long as the call that the trial makes for it. Spans that the substrate reports for
+    the inside of that call refine it (readiness within creation); impossible spans are refused.
     """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self._zero_ns = self._stopped_ns = now_ns()
-        """Where zero is on the machine's clock; and since when this one stands still, or 0."""
-        self._heard: list[Span] | None = None
+        """The machine's clock at zero; and since when this clock is stopped, 0 if it is running."""
+        self._reported: list[Span] | None = None
 
     def go(self) -> None:
-        """From now on it counts."""
+        """Start, or continue after `stop`."""
         if self._stopped_ns:
             self._zero_ns += now_ns() - self._stopped_ns
             self._stopped_ns = 0
 
     def stop(self) -> None:
-        """From now on it does not count; nothing that is timed may be under way."""
+        """Stop. No phase may be open."""
         if not self._stopped_ns:
             self._stopped_ns = now_ns()
 
     def now_ns(self) -> int:
-        """What it has counted."""
+        """The time on this clock."""
         return (self._stopped_ns or now_ns()) - self._zero_ns
 
-    def hear(self, span: Span) -> None:
-        """The listener to give to a substrate; it hears what is told during a `phase` in which it is to listen."""
-        if self._heard is not None and len(self._heard) <= MAX_HEARD:
-            self._heard.append(span)
+    def on_span(self, span: Span) -> None:
+        """The span listener for a substrate. It keeps spans during a `phase` that has `reported` phases."""
+        if self._reported is not None and len(self._reported) <= MAX_REPORTED:
+            self._reported.append(span)
 
     @contextmanager
-    def phase(self, phase: Phase, *, told: tuple[Phase, ...] = ()) -> Iterator[None]:
-        """The block is this phase, but for the `told` ones that the substrate tells of within it.
+    def phase(self, phase: Phase, *, reported: tuple[Phase, ...] = ()) -> Iterator[None]:
+        """Time the `with` block as this phase, except for spans of `reported` phases that the substrate reports.
 
-        Raises SubstrateFailed if what the substrate tells cannot be true.
+        Raises SubstrateFailed if the substrate reports an impossible span.
         """
         begin_ns = self.now_ns()
-        self._heard = [] if told else None
+        self._reported = [] if reported else None
         try:
             yield
         finally:
             end_ns = self.now_ns()
-            heard, self._heard = self._heard or [], None
+            received, self._reported = self._reported or [], None
             self.spans.append(Span(phase, begin_ns, end_ns))
-        if len(heard) > MAX_HEARD:
-            raise SubstrateFailed(f"the substrate tells of more than {MAX_HEARD} spans of one call")
-        self.spans += [self._believed(span, begin_ns, end_ns, told) for span in heard]
+        if len(received) > MAX_REPORTED:
+            raise SubstrateFailed(f"the substrate reports more than {MAX_REPORTED} spans for one call")
+        self.spans += [self._checked(span, begin_ns, end_ns, reported) for span in received]
 
-    def _believed(self, span: Span, begin_ns: int, end_ns: int, told: tuple[Phase, ...]) -> Span:
+    def _checked(self, span: Span, begin_ns: int, end_ns: int, reported: tuple[Phase, ...]) -> Span:
         try:
             own = Span(Phase(span.phase), span.start_ns - self._zero_ns, span.end_ns - self._zero_ns, "", span.name)
             is_inside = begin_ns <= own.start_ns <= own.end_ns <= end_ns
-            if own.phase in told and is_inside and len(own.name) <= MAX_NAME and isinstance(own.name, str):
+            if own.phase in reported and is_inside and len(own.name) <= MAX_NAME and isinstance(own.name, str):
                 return own
         except (AttributeError, TypeError, ValueError):
             pass
-        raise SubstrateFailed(f"the substrate tells of a span that cannot be: {span!r:.200}")
+        raise SubstrateFailed(f"the substrate reports an impossible span: {span!r:.200}")

@@ -1,4 +1,4 @@
-"""Running a study: its arms opened once, its blocks one after the other, every trial journaled as it happens."""
+"""Runs a study: opens its arms once, runs its blocks one after the other, and journals every trial."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ TIME_LIMIT: Final = "the time limit was reached"
 INTERRUPTED: Final = "it was interrupted"
 CALIBRATION_TRIALS: Final = 3
 MAX_RATE_PER_S: Final = 200.0
-"""Arrivals that the instrument itself can keep up with; what would take more to be c at once is offered less."""
+"""The highest arrival rate that the instrument can keep up with; a higher rate is reduced to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a study is."""
+    """The progress of a study."""
 
     done: int
     planned: int
     failed: int
     condition: Condition | None
-    """What is being tried."""
+    """The condition that is being measured."""
     left_s: float | None
-    """How long it will still take; None while nothing is known."""
+    """The estimated remaining time; None while no trial has ended."""
 
 
 class StudyRunner:
-    """Carries out what is left of a study. `stop` may be called at any time: the trials under way are then given up."""
+    """Runs the remaining trials of a study. `stop` may be called at any time; running trials are then abandoned."""
 
     def __init__(
         self,
@@ -91,23 +91,23 @@ class StudyRunner:
         return self._unavailable
 
     def stop(self, reason: str = INTERRUPTED) -> None:
-        """Give up what is under way, and end."""
+        """Abandon the running trials, and end."""
         self._stopped = self._stopped or reason
         if self._under_way is not None:
             self._under_way.cancel()
 
     async def run(self) -> str:
-        """Run the study to its end, its time limit, or `stop`. Why it ended before its time; empty if it did not.
+        """Run the study to its end, its time limit, or `stop`. Returns why it ended early; empty if it did not.
 
-        An arm that cannot be opened is told of in the results, and the others go on. Raises InvalidRequest for an arm
-        that is described wrongly, and for an eviction that cannot be done here, before anything is measured; Unwritable
-        where the results cannot be kept any more.
+        An arm that cannot be opened is noted in the results, and the others are measured. Raises InvalidRequest, before
+        anything is measured, for an arm with wrong options and for an eviction that is not possible here; Unwritable if
+        the results cannot be written any more.
         """
         if self._study.time_limit_s is not None:
             self._end_s = time.monotonic() + self._study.time_limit_s
         try:
             await self._until_stopped(self._open())
-            # What is there by now stays: it need not be looked at whenever garbage is collected during a trial.
+            # Objects that exist by now will stay: the garbage collector need not visit them during trials.
             gc.collect()
             gc.freeze()
             await self._until_stopped(self._blocks())
@@ -118,7 +118,7 @@ class StudyRunner:
         return self._stopped
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, unless and until the study is stopped. A caller's own cancellation ends it, too."""
+        """Do the work until it ends or the study is stopped. Cancelling the caller ends it, too."""
         if self._stopped:
             work.close()
             return
@@ -155,7 +155,7 @@ class StudyRunner:
                 self._learn(arm.name, opened.facts)
 
     async def _close(self) -> None:
-        """Close every arm; also on the way out of an error, so that nothing here raises."""
+        """Close every arm. Never raises, because it also runs after an error."""
         for name, arm in self._arms.items():
             problem = await arm.close()
             if problem:
@@ -169,7 +169,7 @@ class StudyRunner:
             if time.monotonic() >= self._end_s:
                 self._stopped = TIME_LIMIT
                 return
-            for turn in block.turns():
+            for turn in block.by_arm():
                 condition = turn[0].condition
                 if condition.arm in self._arms:
                     self._tell(condition)
@@ -202,14 +202,14 @@ class StudyRunner:
         for attempt in attempts if not service_ns else ():
             attempt.fail(TrialOutcome.INFRA_FAILED, None, f"no arrival rate: {basis}")
         if think_s := sum(attempt.think_s for attempt in attempts) / len(attempts):
-            # While its agent thinks a trajectory is under way, too.
+            # A trajectory also occupies its sandbox while the agent thinks.
             service_ns, basis = service_ns + round(think_s * 1e9), f"{basis}, and {think_s:g} s of thinking"
         rate_per_s = min(MAX_RATE_PER_S, first.condition.concurrency * 1e9 / max(service_ns, 1))
         self._writer.wave(first.block, arm, rate_per_s=rate_per_s, service_ns=service_ns, basis=basis)
         evicted = await self._evict(attempts, first.condition)
 
         def on_trial(trial: Trial, attempt: Attempt) -> None:
-            # To wait for the disk here would make all others wait that are under way.
+            # No sync here: waiting for the disk would delay all other running trials.
             self._record(trial, attempt, (time.monotonic() - start_s) / len(turn), sync=False)
 
         wave = [Arrival(planned, attempt) for planned, attempt in zip(turn, attempts, strict=True)]
@@ -217,7 +217,7 @@ class StudyRunner:
         self._writer.sync()
 
     async def _calibrated(self, planned: PlannedTrial) -> tuple[tuple[int, int], str]:
-        """The mean service time of a few trials that are no part of the results, and how it was come by."""
+        """The mean service time of a few trials that are not part of the results, and the basis of it as text."""
         walls_ns: list[int] = []
         cause = ""
         for _ in range(CALIBRATION_TRIALS):
@@ -263,7 +263,7 @@ class StudyRunner:
         self._tell(trial.condition)
 
     def _note_limits(self, name: str, attempt: Attempt) -> None:
-        """What an arm's sandboxes do not enforce is known with the first of them."""
+        """Record which limits the arm's sandboxes do not enforce; the first sandbox shows it."""
         if "unenforced" not in self._facts[name] and attempt.unenforced is not None:
             self._learn(name, {"unenforced": attempt.unenforced})
 

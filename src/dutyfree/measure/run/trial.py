@@ -1,4 +1,4 @@
-"""One trial, through the contract that users call. Whatever a substrate does, what comes of it is a typed outcome."""
+"""Runs one trial through the public contract. Whatever a substrate does, the trial ends with a typed outcome."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from dutyfree.model.recipe import LADDER
 from dutyfree.trace import account, now_ns
 
 GRACE_S: Final = 5.0
-"""How long work that was cancelled may take to end, beyond what a destruction may take; then it is left behind."""
+"""How long cancelled work may take to end, beyond the limit of a destruction; after that it is abandoned."""
 _CREATION: Final = (Phase.QUEUE, Phase.PLACE, Phase.CREATE, Phase.READY)
-"""What a substrate may tell of while it creates."""
+"""The phases that a substrate may report during creation."""
 _ACTING: Final = (Phase.SETUP, Phase.DISPATCH, Phase.EXECUTE)
 
 
 MAX_ID: Final = 200
-"""Characters of a sandbox's id that are kept."""
+"""The longest id of a sandbox that is recorded; a longer one is cut."""
 
 
 class TrialLog(Protocol):
-    """Where a trial is told of as it happens. What it raises, Unwritable alone, is no failure of the trial's."""
+    """Records a trial while it runs. It raises only Unwritable, which is not a failure of the trial."""
 
     def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
-        """It begins."""
+        """The trial begins."""
 
     def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
-        """An action gave its observation."""
+        """An action returned its observation."""
 
     def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
-        """What else its time went into."""
+        """A span of the trial outside of actions."""
 
     def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
-        """It is over."""
+        """The trial ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that decides what a trial does."""
+    """Everything that determines what a trial does."""
 
     planned: PlannedTrial
     study: Study
@@ -60,17 +60,17 @@ class Job:
     workload: Workload
     trajectory: tuple[ScriptedAction, ...]
     mark: str
-    """What this trial leaves behind, and no other does."""
+    """The content of this trial's canaries, unique to the trial."""
 
 
 class Unfaithful(Exception):
-    """An action did not give what was expected of it."""
+    """An action did not return the expected observation."""
 
 
 class Attempt:
-    """`prepare` does what comes before the clock starts; `measure` gives the trial.
+    """One attempt: `prepare` does what comes before the clock starts; `measure` runs and returns the trial.
 
-    Neither raises, unless it is cancelled or the log raises. After either of them, `discard` leaves nothing.
+    Neither raises, unless it is cancelled or the log raises. `discard` then destroys the sandbox if one is left.
     """
 
     def __init__(self, job: Job, log: TrialLog, seen: cold.SeenSandboxes) -> None:
@@ -89,11 +89,11 @@ class Attempt:
         is_null = job.arm.arm.substrate == NULL
         self._trajectory = foretold(job.trajectory) if is_null else job.trajectory
         self.think_s = sum(each.think_s for each in job.trajectory) if job.study.keep_think_time else 0.0
-        """How long it will stand still for the agent to think: no part of its wall time, nor of its time limit."""
+        """The think time of the agent: not part of the wall time, nor of the time limit."""
         self._timeout_s = job.study.trial_timeout_s + self.think_s
 
     def fail(self, outcome: TrialOutcome, phase: Phase | None, cause: str) -> None:
-        """This is how it ends; what goes wrong after that is only told."""
+        """Set how the trial ends. Later failures are only appended to the cause."""
         if self._failure is None:
             self._failure = (outcome, phase, cause)
         else:
@@ -101,16 +101,16 @@ class Attempt:
             self._failure = (first_outcome, first_phase, f"{first_cause}; and then: {cause}")
 
     async def prepare(self) -> None:
-        """Make the sandbox of a warm trial, and do the stages that it is warm at. Not timed."""
+        """Create the sandbox of a warm trial, and run the stages that are done in advance. Not timed."""
         if self._job.planned.condition.warmth is not Warmth.COLD:
             await self._bounded(self._warm_up())
 
     async def measure(
         self, sequence: int, *, intended_ns: int | None = None, evicted: Mapping[str, Any] | None = None
     ) -> Trial:
-        """Run it to its end, the sandbox's destruction, and tell the log all of it but the end.
+        """Run the trial until its sandbox is destroyed, and log everything except the end.
 
-        `intended_ns`, on the machine's clock, is when it should have begun, if that is not whenever it does.
+        `intended_ns` is the planned start on the machine's clock; without it, the trial is never late.
         """
 
         def begin() -> None:
@@ -127,14 +127,14 @@ class Attempt:
         return self._result(sequence)
 
     async def discard(self) -> None:
-        """Destroy the sandbox if there is one; what goes wrong meanwhile is nobody's trial."""
+        """Destroy the sandbox if there is one; an error here belongs to no trial, and is ignored."""
         if self._sandbox is not None and not self._is_over:
             self._is_over = True
             await asyncio.wait({asyncio.ensure_future(_quietly(self._sandbox.destroy()))})
 
     @property
     def unenforced(self) -> list[str] | None:
-        """The bounds and walls that its sandbox did not have; None where there was no sandbox that could tell."""
+        """The limits and walls that the sandbox did not have; None if no sandbox could report them."""
         try:
             return None if self._sandbox is None else [str(each.what) for each in self._sandbox.unenforced]
         except Exception:
@@ -142,7 +142,7 @@ class Attempt:
 
     @property
     def sandbox_id(self) -> str:
-        """The sandbox's name; empty where there was none."""
+        """The sandbox's id; empty if there was no sandbox."""
         return "" if self._sandbox is None else str(self._sandbox.id)[:MAX_ID]
 
     async def _warm_up(self) -> None:
@@ -151,15 +151,15 @@ class Attempt:
         await make_ready(self._sandbox, self._done_before)
 
     async def _live(self, begin: Callable[[], None]) -> None:
-        """All but the destruction, timed. What bounds it, and what comes between, is no part of the trial.
+        """Everything except the destruction, timed.
 
-        `begin` is called just before the clock starts: how late a trial is must not end before its time begins.
+        `begin` is called just before the clock starts, so that no time lies between a trial's lateness and its clock.
         """
         begin()
         self._watch.go()
         try:
             if self._sandbox is None:
-                with self._watch.phase(Phase.CREATE, told=_CREATION):
+                with self._watch.phase(Phase.CREATE, reported=_CREATION):
                     self._sandbox = await self._new_sandbox()
             if self._to_do:
                 self._phase = Phase.SETUP
@@ -173,12 +173,12 @@ class Attempt:
     async def _new_sandbox(self) -> Sandbox:
         arm, network = self._job.arm, network_of(self._job.workload.stages)
         spec = SandboxSpec(resources=self._job.study.resources, network=network, image=arm.image)
-        return await arm.substrate.create(spec, self._watch.hear)
+        return await arm.substrate.create(spec, self._watch.on_span)
 
     async def _act(self, sandbox: Sandbox) -> None:
         run, counted_ns = sandbox.run, self._watch.now_ns
         number, keep_think_time = self._job.planned.number, self._job.study.keep_think_time
-        spans, actions, tell = self._watch.spans, self._actions, self._log.action
+        spans, actions, log_action = self._watch.spans, self._actions, self._log.action
         for scripted in self._trajectory:
             if keep_think_time and scripted.think_s > 0:
                 self._watch.stop()
@@ -188,17 +188,17 @@ class Attempt:
             try:
                 seen = await run(scripted.action)
                 end_ns = counted_ns()
-                if self._is_over:  # cancelled long ago, and the substrate went on: of this nothing may be told any more
+                if self._is_over:  # cancelled earlier, and the substrate continued: too late to be recorded
                     return
                 execute_ns = seen.timing.execute_ns
                 tax_ns = end_ns - start_ns - execute_ns
                 if type(execute_ns) is not int or execute_ns < 0 or tax_ns < 0:
-                    raise SubstrateFailed(f"{execute_ns} ns of execution in {end_ns - start_ns} ns cannot be")
+                    raise SubstrateFailed(f"{execute_ns} ns of execution in {end_ns - start_ns} ns is impossible")
             except BaseException as error:
                 spans.append(Span(Phase.DISPATCH, start_ns, counted_ns()))
                 error.add_note(f"action {scripted.name!r}")
                 raise
-            # The guest's clock cannot be laid over this one: what is not execution is split evenly (`model.Timing`).
+            # The clocks of guest and host cannot be compared: the rest is split evenly (`model.Timing`).
             begun_ns = start_ns + tax_ns // 2
             ended_ns = begun_ns + execute_ns
             record = ActionRecord(scripted.name, scripted.kind, begun_ns - start_ns, execute_ns, end_ns - ended_ns)
@@ -206,17 +206,17 @@ class Attempt:
             spans.append(Span(Phase.DISPATCH, start_ns, begun_ns))
             spans.append(Span(Phase.EXECUTE, begun_ns, ended_ns))
             spans.append(Span(Phase.OBSERVE, ended_ns, end_ns))
-            tell(number, start_ns, record)
+            log_action(number, start_ns, record)
             if self._first_observation_ns is None:
                 self._first_observation_ns = end_ns
-            self._watch.stop()  # an agent would read what it sees, and not compare it with what it should see
+            self._watch.stop()  # an agent would not compare the output with an expected one
             if wrong := scripted.expect.mismatch(seen):
                 self._phase = Phase.EXECUTE
                 raise Unfaithful(f"{scripted.name}: {wrong}")
             self._watch.go()
 
     async def _prove_newness(self) -> None:
-        """Find nothing of earlier trials, and leave something for later ones to find."""
+        """Check that the sandbox holds nothing of earlier trials, and leave a canary for later trials to find."""
         assert self._sandbox is not None
         arm = self._job.arm
         problem = self._seen.problem(arm.arm.name, str(self._sandbox.id))
@@ -233,7 +233,7 @@ class Attempt:
             return
         self._watch.go()
         try:
-            with self._watch.phase(Phase.DESTROY, told=(Phase.DESTROY,)):
+            with self._watch.phase(Phase.DESTROY, reported=(Phase.DESTROY,)):
                 await sandbox.destroy()  # ends in bounded time: it is guarded
             if sandbox.inner.alive:
                 raise SubstrateFailed(f"sandbox {sandbox.id} is alive after its destruction")
@@ -243,9 +243,9 @@ class Attempt:
             self._watch.stop()
 
     async def _bounded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work for as long as a trial may take. What it raises is the trial's failure, unless it is the log's.
+        """Do the work, at most as long as a trial may take. An error fails the trial, unless the log raised it.
 
-        A task of its own, which is waited for and not awaited: one that ignores its cancellation is left behind.
+        The work is a separate task that is waited for with a limit: one that ignores its cancellation is abandoned.
         """
         task = asyncio.get_running_loop().create_task(work)
         grace_s = self._job.arm.destroy_timeout_s + GRACE_S
@@ -259,7 +259,7 @@ class Attempt:
             phase = self._phase
             task.cancel()
             await asyncio.wait({task}, timeout=grace_s)
-            self.fail(TrialOutcome.TIMED_OUT, phase, f"it was not over after {self._timeout_s:g} s")
+            self.fail(TrialOutcome.TIMED_OUT, phase, f"it had not ended after {self._timeout_s:g} s")
         if not task.done():
             task.add_done_callback(_retrieve)
         elif task.cancelled():
@@ -271,7 +271,7 @@ class Attempt:
             self.fail(self._outcome_of(error), self._phase, described(error))
 
     def _outcome_of(self, error: BaseException) -> TrialOutcome:
-        """Whose fault it is: what a workload asks for and does not get is no failure of the machinery."""
+        """The party at fault: a request of the workload that cannot be met is not a failure of the infrastructure."""
         is_callers = isinstance(error, CallerError) and not isinstance(error, SandboxGone)
         if isinstance(error, Unfaithful) or (is_callers and self._phase in _ACTING):
             return TrialOutcome.UNFAITHFUL
@@ -308,7 +308,7 @@ class Attempt:
 def split_stages(stages: tuple[Stage, ...], warmth: Warmth) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     """The stages that are done before a trial's clock starts, and those that are part of the trial.
 
-    Warm at a stage means: all up to it. At `dependencies`, the last one that everybody knows, it means all.
+    Warm at a stage means that all stages up to it are done; at `dependencies`, the last of the ladder, all stages.
     """
     if warmth in (Warmth.COLD, Warmth.BASE):
         return (), stages
@@ -320,11 +320,11 @@ def split_stages(stages: tuple[Stage, ...], warmth: Warmth) -> tuple[tuple[Stage
 
 
 def described(error: BaseException) -> str:
-    """An error in one line, whatever it is: its notes, its class and its message."""
+    """Any error in one line: its class, its message and its notes."""
     try:
         message = error.message if isinstance(error, DutyfreeError) else str(error)
     except Exception:
-        message = "(an error that cannot be told)"
+        message = "(an error without a readable message)"
     notes = [note for note in getattr(error, "__notes__", []) if isinstance(note, str)]
     kind = "" if isinstance(error, Unfaithful) else f"{type(error).__name__}: "
     return " ".join("; ".join([f"{kind}{message}", *notes]).split())[:1000]
@@ -333,7 +333,7 @@ def described(error: BaseException) -> str:
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception:  # whoever asked is gone, and closing the substrate tries again
+    except Exception:  # no caller is left to handle it, and closing the substrate tries again
         return
 
 

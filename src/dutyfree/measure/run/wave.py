@@ -1,4 +1,4 @@
-"""Many trajectories of one arm at once: an open loop, so that a slow substrate cannot slow down its own load."""
+"""Many trajectories of one arm at once: an open loop, so that a slow substrate does not reduce its own load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVERLOAD: Final = "overload"
 
 
 class ServiceTimes:
-    """How long one trajectory takes an arm when it is alone, from the trials at concurrency 1 that completed."""
+    """How long one trajectory takes on an arm when it runs alone: the mean of completed trials at concurrency 1."""
 
     def __init__(self, earlier: Iterable[Trial] = ()) -> None:
         self._totals: dict[tuple[str, str, int, Warmth], tuple[int, int]] = {}
@@ -28,13 +28,13 @@ class ServiceTimes:
             self.note(trial)
 
     def note(self, trial: Trial) -> None:
-        """One more trial is over."""
+        """Add a trial that ended."""
         if trial.completed and trial.condition.concurrency == 1:
             count, total_ns = self._totals.get(_key(trial.condition), (0, 0))
             self._totals[_key(trial.condition)] = (count + 1, total_ns + trial.wall_ns)
 
     def mean_ns(self, condition: Condition) -> tuple[int, int] | None:
-        """The mean for the same arm, workload, length and warmth, and of how many trials; None if there is none yet."""
+        """The mean for this arm, workload, length and warmth, and its number of trials; None if there is none yet."""
         count, total_ns = self._totals.get(_key(condition), (0, 0))
         return (total_ns // count, count) if count else None
 
@@ -55,10 +55,10 @@ async def run_wave(
     on_trial: Callable[[Trial, Attempt], None],
     evicted: Mapping[str, Any],
 ) -> None:
-    """Let them arrive at this rate, and tell `on_trial` of each as it ends.
+    """Start the trials of a wave at this rate, and call `on_trial` for each when it ends.
 
-    What a warm trial needs is made before the first one arrives. Cancelled, or when `log` or `on_trial` raises, it
-    leaves no sandbox.
+    The sandboxes of warm trials are prepared before the first trial arrives. No sandbox is left, also if this is
+    cancelled, or if `log` or `on_trial` raises.
     """
     concurrency = wave[0].planned.condition.concurrency
     times_ns = arrivals.arrivals_ns(wave[0].planned.seed, len(wave), rate_per_s)
@@ -68,20 +68,20 @@ async def run_wave(
         attempt = wave[index].attempt
         on_trial(await attempt.measure(next_sequence(), intended_ns=intended_ns, evicted=evicted), attempt)
 
-    def turn_away(index: int, intended_ns: int) -> None:
+    def refuse(index: int, intended_ns: int) -> None:
         planned, sequence, late_ns = wave[index].planned, next_sequence(), max(0, now_ns() - intended_ns)
         log.begin(planned, sequence=sequence, late_ns=late_ns, evicted=evicted)
-        on_trial(turned_away(planned, sequence, late_ns, most), wave[index].attempt)
+        on_trial(refused_trial(planned, sequence, late_ns, most), wave[index].attempt)
 
     try:
         await _prepare([arrival.attempt for arrival in wave])
-        await arrivals.drive(times_ns, most, arrive, turn_away)
+        await arrivals.drive(times_ns, most, arrive, refuse)
     finally:
         await asyncio.gather(*(arrival.attempt.discard() for arrival in wave))
 
 
-def turned_away(planned: PlannedTrial, sequence: int, late_ns: int, most: int) -> Trial:
-    """The trial of a trajectory for which there was no room."""
+def refused_trial(planned: PlannedTrial, sequence: int, late_ns: int, most: int) -> Trial:
+    """The failed trial of a trajectory that was refused because too many were running."""
     return Trial(
         number=planned.number,
         sequence=sequence,
@@ -98,27 +98,27 @@ def turned_away(planned: PlannedTrial, sequence: int, late_ns: int, most: int) -
 
 
 class Unrecorded:
-    """A log that keeps nothing: for trials that only calibrate."""
+    """A log that records nothing, for calibration trials."""
 
     def begin(self, planned: PlannedTrial, *, sequence: int, late_ns: int, evicted: Mapping[str, Any]) -> None:
-        """Not kept."""
+        """Not recorded."""
 
     def action(self, trial: int, start_ns: int, action: ActionRecord) -> None:
-        """Not kept."""
+        """Not recorded."""
 
     def span(self, trial: int, phase: Phase, name: str, start_ns: int, end_ns: int) -> None:
-        """Not kept."""
+        """Not recorded."""
 
     def end(self, trial: Trial, *, sandbox: str, sync: bool = True) -> None:
-        """Not kept."""
+        """Not recorded."""
 
 
 async def _prepare(attempts: Sequence[Attempt]) -> None:
-    """A few at a time: warm sandboxes cost a machine as much as cold ones."""
-    turnstile = asyncio.Semaphore(PREPARED_AT_ONCE)
+    """Prepare a few at a time: warm sandboxes load a machine as much as cold ones."""
+    slots = asyncio.Semaphore(PREPARED_AT_ONCE)
 
     async def prepare(attempt: Attempt) -> None:
-        async with turnstile:
+        async with slots:
             await attempt.prepare()
 
     tasks = [asyncio.get_running_loop().create_task(prepare(attempt)) for attempt in attempts]

@@ -1,1 +1,1 @@
-"""From trials to numbers that can be believed, each with its interval and its caveats. Pure."""
+"""Statistics: from trials to numbers, each with its interval and its caveats. Pure."""

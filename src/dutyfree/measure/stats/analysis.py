@@ -55,7 +55,7 @@ __all__ = [
 
 
 def analyse(results: Results, *, baseline: str | None = None) -> Analysis:
-    """All that can be said of a study. Equal results give an equal analysis.
+    """Everything that the statistics find in a study. Equal results give an equal analysis.
 
     `baseline` is the arm that others are compared with: if not given, the study's first one with a completed trial.
     Raises InvalidRequest if it names no arm of the study.
@@ -65,7 +65,7 @@ def analyse(results: Results, *, baseline: str | None = None) -> Analysis:
     examined = examine(results)
     completed, doubted = examined.completed, examined.doubts
     contenders = {condition: each for condition, each in completed.items() if condition.arm != floor_arm}
-    baseline = _baseline(results, contenders) if baseline is None else _known(results, baseline)
+    baseline = _baseline(results, contenders) if baseline is None else _checked_baseline(results, baseline)
     summaries = [one for at, each in completed.items() for one in conditions.summaries(at, each, seed, doubted[at])]
     lengths = growth.by_length(contenders)
     return Analysis(
@@ -99,7 +99,7 @@ def _baseline(results: Results, contenders: Iterable[Condition]) -> str | None:
     return arms[0] if len(arms) > 1 else None
 
 
-def _known(results: Results, baseline: str) -> str:
+def _checked_baseline(results: Results, baseline: str) -> str:
     arms = [arm.name for arm in results.study.arms]
     if baseline not in arms:
         raise InvalidRequest(f"there is no arm {baseline!r}", hint=f"there are: {', '.join(arms)}")
@@ -116,7 +116,7 @@ def _floors(summaries: Sequence[Summary], floor_arm: str | None) -> tuple[Floor,
 
 
 def _beside_floor(summaries: Sequence[Summary], floor_arm: str | None) -> tuple[Summary, ...]:
-    """The same, with a caveat where the instrument's own time is a visible part of the number."""
+    """The summaries, with a caveat where the instrument's own time is a visible part of the number."""
     floor: dict[tuple[Setting, Metric], float] = {
         (Setting.of(each.condition), each.metric): each.p50.value
         for each in summaries

@@ -1,7 +1,8 @@
-"""The block bootstrap: what a mean could have been, had other blocks of the same kind been run.
+"""The block bootstrap: how much a mean would vary if the study were repeated.
 
-Whole blocks are drawn, with replacement, so that whatever its trials share (the moment, the machine's mood, one wave of
-concurrent sandboxes) stays together. All of it is matrix products over counts of how often each block was drawn.
+Whole blocks are drawn, with replacement, because trials of one block are not independent: they share the moment, the
+state of the machine, and the wave of concurrent sandboxes. The computation is a matrix product: how often each block
+was drawn, times the sums of each block.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from scipy.special import ndtr, stdtrit
 
 RESAMPLES: Final = 10_000
 LEAST_BLOCKS: Final = 6
-"""Below so many even all that was seen, from the least to the most, covers a centre less often than in 95 %."""
+"""With fewer blocks, even the range of all values covers a median in less than 95 % of cases."""
 ERROR: Final = 0.05
 _CHUNK: Final = 4_000_000
 _CACHED_BLOCKS: Final = 128
-"""Most conditions have the same few numbers of blocks; drawing anew for each would take most of the time."""
+"""Draws for up to this many blocks are cached: most conditions have equal numbers of blocks, and drawing is slow."""
 
 Values = NDArray[np.float64]
 
 
 def resampled_means(sums: Values, counts: Values, seed: int, *, stream: int = 0) -> Values:
-    """Means of each column over blocks drawn anew: resamples x columns.
+    """Means of each column over resampled blocks: resamples x columns.
 
-    `sums` and `counts` are blocks x columns: what the block's values add up to, and how many they are. Equal arguments
-    give equal means; columns share the draw, so that their differences are paired; two streams are independent.
+    `sums` and `counts` are blocks x columns: the sum of the block's values, and their number. Equal arguments give
+    equal means. Columns share the draw, so that their differences are paired; different streams are independent.
     """
     both = np.hstack([sums, counts])
     drawn = np.concatenate([weights @ both for weights in _weights(len(both), seed, stream)])
@@ -41,8 +42,8 @@ def resampled_means(sums: Values, counts: Values, seed: int, *, stream: int = 0)
 def percentile_interval(means: Values, blocks: int) -> tuple[float | None, float | None]:
     """The 95 % interval from resampled values, or (None, None) below 6 blocks; an infinite end is None.
 
-    Plain percentiles are too narrow for few blocks, as a z interval is against a t interval; they are taken further out
-    by just that much (Hesterberg 2015, "expanded percentile").
+    Plain percentiles are too narrow for few blocks, as a z interval is narrower than a t interval. The percentiles are
+    moved outwards by the same factor (Hesterberg 2015, "expanded percentile").
     """
     usable = means[~np.isnan(means)]
     if blocks < LEAST_BLOCKS or not len(usable):
@@ -54,7 +55,7 @@ def percentile_interval(means: Values, blocks: int) -> tuple[float | None, float
 
 @lru_cache(maxsize=1024)
 def expanded_tail(blocks: int) -> float:
-    """How much of the resampled values is left out at either end."""
+    """The share of the resampled values that lies outside of the interval at each end."""
     reach = stdtrit(blocks - 1, 1 - ERROR / 2) * np.sqrt(blocks / (blocks - 1))
     return float(ndtr(-reach))
 

@@ -1,4 +1,4 @@
-"""Conditions of one study against each other: arms against the baseline, warm stages against cold."""
+"""Compares conditions of one study: arms with the baseline, warm stages with cold."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dutyfree.measure.stats.metrics import Metric
 from dutyfree.measure.stats.ratios import cliffs_delta, logs_by_block, paired_ratios, readings, unpaired_ratio
 
 WARMED: Final = (Metric.FIRST_OBSERVATION, Metric.TRAJECTORY)
-"""What a warm stage can change."""
+"""The metrics that a warm stage can change."""
 
 Completed = Mapping[Condition, Sequence[Trial]]
 Doubts = Mapping[Condition, tuple[Caveat, ...]]
 
 
 def with_baseline(completed: Completed, baseline: str, doubts: Doubts, seed: int) -> Iterator[Ratio]:
-    """Every other arm against this one, in each setting in which both completed trials, metric by metric."""
+    """Compare every other arm with the baseline: each metric, in each setting in which both completed trials."""
     read = {condition: readings(trials) for condition, trials in completed.items()}
     logs = {condition: logs_by_block(trials, read[condition]) for condition, trials in completed.items()}
     for condition, ours in logs.items():
@@ -36,7 +36,7 @@ def with_baseline(completed: Completed, baseline: str, doubts: Doubts, seed: int
 
 
 def with_cold(completed: Completed, doubts: Doubts, seed: int) -> Iterator[Ratio]:
-    """Every warm stage against cold on the same arm; their blocks have nothing to do with each other."""
+    """Compare every warm stage with cold on the same arm. Unpaired: warm and cold trials are in different blocks."""
     for condition, trials in completed.items():
         cold = replace(condition, warmth=Warmth.COLD)
         if condition != cold and cold in completed:

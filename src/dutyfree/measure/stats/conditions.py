@@ -1,4 +1,4 @@
-"""What is found in the trials of one condition, and nothing but these."""
+"""Findings that are made from the trials of one condition alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Values = NDArray[np.float64]
 
 
 def summaries(condition: Condition, trials: Sequence[Trial], seed: int, doubts: Doubts) -> list[Summary]:
-    """Every metric that completed trials have."""
+    """Summarise every metric that the completed trials have."""
     read = {metric: [metric.of(trial) for trial in trials] for metric in Metric}
     had = {metric: values for metric, values in read.items() if any(value is not None for value in values)}
     blocks = [trial.block for trial in trials]
@@ -46,7 +46,7 @@ def summaries(condition: Condition, trials: Sequence[Trial], seed: int, doubts: 
 
 
 def failures(condition: Condition, trials: Sequence[Trial]) -> Failures:
-    """Of all trials, however they ended."""
+    """Count how all trials of the condition ended."""
     failed = [trial for trial in trials if not trial.completed]
     causes = Counter((trial.cause or str(trial.outcome))[:MOST_CAUSE_LENGTH] for trial in failed).most_common()
     by_cause = dict(causes[:MOST_CAUSES])
@@ -66,7 +66,7 @@ def failures(condition: Condition, trials: Sequence[Trial]) -> Failures:
 
 
 def composition(condition: Condition, trials: Sequence[Trial], seed: int, doubts: Doubts) -> Composition:
-    """Of completed trials, at least one."""
+    """Split the mean time into phases. `trials` are completed trials, at least one."""
     totals = {phase: sum(trial.by_phase.get(phase, 0) for trial in trials) for phase in Phase}
     scale = 1 / NS_PER_MS / len(trials)
     walls = np.array([max(1, trial.wall_ns) for trial in trials], dtype=np.float64)
@@ -77,7 +77,7 @@ def composition(condition: Condition, trials: Sequence[Trial], seed: int, doubts
 
 
 def kinds(condition: Condition, trials: Sequence[Trial], doubts: Doubts) -> list[KindTax]:
-    """The actions of completed trials, kind by kind."""
+    """The tax of the actions of completed trials, by kind of action."""
     found = []
     for kind in ActionKind:
         within = [(each, trial.block) for trial in trials if (each := [a for a in trial.actions if a.kind is kind])]
@@ -87,7 +87,7 @@ def kinds(condition: Condition, trials: Sequence[Trial], doubts: Doubts) -> list
 
 
 def steps(condition: Condition, trials: Sequence[Trial], doubts: Doubts) -> list[Step]:
-    """The substrate's own boundaries, in the order in which they first come up."""
+    """The time between the substrate's own boundaries, in the order in which they first occur."""
     found = []
     for name in dict.fromkeys(name for trial in trials for name in trial.steps):
         having = [(trial.steps[name] / NS_PER_MS, trial.block) for trial in trials if name in trial.steps]
@@ -98,7 +98,7 @@ def steps(condition: Condition, trials: Sequence[Trial], doubts: Doubts) -> list
 
 
 def floor(of_action: Summary, of_trajectory: Summary) -> Floor:
-    """What the null substrate's numbers say of the instrument."""
+    """The instrument's own time, from the summaries of the null substrate."""
     both = (*of_action.caveats, *of_trajectory.caveats)
     return Floor(of_action.condition, of_action.n, of_action.p50, of_trajectory.p50, tuple(dict.fromkeys(both)))
 
@@ -127,7 +127,7 @@ def _kind(
 
 
 def means_by_block(parts: Values, wholes: Values, blocks: Sequence[int], unit: str, seed: int) -> list[Estimate]:
-    """For each column the sum of the parts by the sum of the wholes, with its interval by whole blocks."""
+    """For each column: the sum of the parts divided by the sum of the wholes. Intervals resample whole blocks."""
     _, member = np.unique(np.asarray(blocks), return_inverse=True)
     sums, sizes = (
         np.column_stack([np.bincount(member, part).astype(np.float64) for part in each.T]) for each in (parts, wholes)

@@ -1,4 +1,4 @@
-"""Which caveats stand on the numbers of a condition, and which on the whole study."""
+"""Finds the caveats of each condition, and those of the whole study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_CACHE = "page-cache"
 
 
 def of_study(results: Results, failures: Mapping[Condition, Failures]) -> Iterator[Caveat]:
-    """What there is to doubt about all of it."""
+    """The caveats of the whole study."""
     study = results.study
     if results.cut_short or len(results.trials) < results.planned:
         yield caveats.cut_short(len(results.trials), results.planned, results.cut_short)
@@ -42,7 +42,7 @@ def of_conditions(
     drifts: Mapping[Condition, Drift],
     residues: Mapping[Condition, Residue],
 ) -> dict[Condition, tuple[Caveat, ...]]:
-    """What there is to doubt about every number of a condition in which a trial completed."""
+    """The caveats of each condition in which a trial completed; they hold for every number of the condition."""
     planned = _planned(results.study)
     most = _most_by_setting(planned)
     null = {arm.name for arm in results.study.arms if arm.substrate == NULL}
@@ -61,7 +61,7 @@ def of_conditions(
             yield from found.caveats
         if (late := _lateness(trials)) > caveats.LATENESS_LIMIT:
             yield caveats.overload(late)
-        if condition.arm not in null:  # what is left over on the null substrate is the floor itself
+        if condition.arm not in null:  # on the null substrate, unattributed time is the floor itself
             yield from residues[condition].caveats
         if condition in drifts:
             yield from drifts[condition].caveats
@@ -82,7 +82,7 @@ def _most_by_setting(planned: Counter[Condition]) -> dict[Setting, int]:
 
 
 def _lateness(trials: Sequence[Trial]) -> float:
-    """How late the median trial began, in parts of its own duration."""
+    """The median lateness, relative to the trial's own duration."""
     if median(trial.late_ns for trial in trials) < caveats.LATENESS_LIMIT_MS * NS_PER_MS:
         return 0.0
     return median(trial.late_ns / max(1, trial.wall_ns) for trial in trials)

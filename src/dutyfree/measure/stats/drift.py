@@ -1,8 +1,8 @@
-"""Did it become slower while it was measured? The slope of log latency over the order in which trials were run.
+"""Finds out whether a condition became slower while it was measured: the slope of log latency over the order of trials.
 
-Theil & Sen's slope, the median of the slopes of all pairs, with Kendall's test: a straight line by least squares
-follows the few outliers that every latency has, and takes one slow trial near the end for a trend. Sandboxes of one
-wave are alike, and would be taken for one, too: a wave is one point.
+The slope is Theil & Sen's (the median of the slopes of all pairs), with Kendall's test. Least squares would follow the
+few outliers that every latency has, and would report one slow trial near the end as a trend. Sandboxes of one wave are
+similar, which would look like a trend, too; so a wave counts as one point.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dutyfree.measure.stats.estimate import Estimate
 from dutyfree.measure.stats.findings import Drift
 
 SIGNIFICANT: Final = 0.001
-"""A study has a hundred conditions: one in a hundred would be a false alarm in each study."""
+"""Stricter than 0.01, because a study has about a hundred conditions: at 0.01 every study would have a false alarm."""
 RELEVANT: Final = 0.02
-"""A change smaller than this is no caveat, however sure it is."""
+"""A smaller change gives no caveat, even if it is significant."""
 _MOST_POINTS: Final = 1_000
 
 
 def drift(condition: Condition, trials: Sequence[Trial]) -> Drift | None:
-    """The trend of the trials that completed; None if there are fewer than the 12 blocks that a trend takes."""
+    """The trend of completed trials; None if there are fewer than 12 blocks."""
     blocks: dict[int, list[Trial]] = {}
     for trial in trials:
         if trial.wall_ns > 0:
@@ -38,7 +38,7 @@ def drift(condition: Condition, trials: Sequence[Trial]) -> Drift | None:
     n = len(points)
     if n < caveats.FEW_SANDBOXES:
         return None
-    # All pairs of very many are too many pairs; every k-th block shows the same trend.
+    # The number of pairs grows with the square of the blocks; every k-th block shows the same trend.
     place, logs = np.array(points[:: -(-n // _MOST_POINTS)]).T
     span = points[-1][0] - points[0][0]
     slope, _, low, high = stats.theilslopes(logs, place, alpha=0.95)

@@ -1,4 +1,4 @@
-"""A number, how sure it is, and the reasons to doubt it."""
+"""A number with its interval and its caveats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trials of a study in order, and what has to be known of each condition before any number of it is given."""
+"""Sorts the trials of a study by condition, and checks each condition: failures, drift, residue, caveats."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from dutyfree.measure.stats.residue import residue
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """By condition, in the order of workload, length, warmth, concurrency, and then of the study's arms."""
+    """Everything is by condition: sorted by workload, length, warmth and concurrency, then by the order of the arms."""
 
     tried: Mapping[Condition, Sequence[Trial]]
     """All trials, however they ended."""
     completed: Mapping[Condition, Sequence[Trial]]
-    """The trials that may be timed; conditions without one are left out, also below."""
+    """The trials whose times may be used; conditions without such a trial are left out, here and below."""
     failures: Mapping[Condition, Failures]
-    """Of every condition that was tried."""
+    """For every condition that was tried."""
     drifts: Mapping[Condition, Drift]
     residues: Mapping[Condition, Residue]
     doubts: Mapping[Condition, tuple[Caveat, ...]]
-    """What there is to doubt about every number of a condition."""
+    """The caveats that hold for every number of a condition."""
 
     def doubts_at(self, condition: Condition, lengths: Iterable[int]) -> tuple[Caveat, ...]:
-        """Those of the condition at any of these lengths, each once."""
+        """The caveats of the condition at these lengths, each once."""
         found = (each for length in lengths for each in self.doubts.get(replace(condition, length=length), ()))
         return tuple(dict.fromkeys(found))
 
 
 def examine(results: Results) -> Examined:
-    """Sort the trials, and find the reasons to doubt them."""
+    """Sort the trials, and find their caveats."""
     trials = _by_condition(results)
     completed = {condition: kept for condition, each in trials.items() if (kept := [t for t in each if t.completed])}
     failed = {condition: failures(condition, each) for condition, each in trials.items()}

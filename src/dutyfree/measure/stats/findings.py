@@ -1,8 +1,8 @@
-"""What an analysis finds, as values: every time is in milliseconds, every number carries its caveats.
+"""The findings of an analysis, as values: every time is in milliseconds, every number carries its caveats.
 
 `Estimate.caveats` are doubts about that one number (no bound, few sandboxes); `caveats` of a finding hold for every
-number in it (failures, drift, an emulated processor); those of the `Analysis` hold for the whole study. A reader who
-shows a number shows all three.
+number in it (failures, drift, an emulated processor); those of the `Analysis` hold for the whole study. Code that
+shows a number must show all three.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Setting:
 
     @classmethod
     def of(cls, condition: Condition) -> Setting:
-        """The setting in which the condition's arm was tried."""
+        """The setting of a condition."""
         return cls(condition.workload, condition.length, condition.warmth, condition.concurrency)
 
     def on(self, arm: str) -> Condition:
-        """This setting, tried on an arm."""
+        """The condition of an arm in this setting."""
         return Condition(arm, self.workload, self.length, self.warmth, self.concurrency)
 
 
@@ -47,7 +47,7 @@ class Summary:
     condition: Condition
     metric: Metric
     n: int
-    """Sandboxes."""
+    """The number of sandboxes."""
     p50: Estimate
     p95: Estimate
     p99: Estimate
@@ -59,7 +59,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How many trials of one condition did not complete, why, and how often that is to be expected."""
+    """How many trials of one condition did not complete, why, and the failure rate with its interval."""
 
     condition: Condition
     attempted: int
@@ -71,16 +71,16 @@ class Failures:
     by_cause: Mapping[str, int]
     """The most frequent causes, most frequent first; the rest is under "other causes"."""
     by_phase: Mapping[str, int] = field(default_factory=dict)
-    """Where the failed ones failed; "" where that is not known."""
+    """Failed trials by the phase in which they failed; "" if the phase is not known."""
     caveats: tuple[Caveat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times the baseline's value a condition's is: above 1 is slower.
+    """A condition's value divided by the baseline's: above 1 is slower.
 
-    Geometric mean. Of one setting's arms: over the blocks in which both completed (`paired`). Of a warm stage against
-    cold: over all blocks of either.
+    The ratio is a geometric mean. Two arms in one setting are compared over the blocks in which both completed
+    (`paired`); a warm stage and cold, over all blocks of each.
     """
 
     metric: Metric
@@ -104,11 +104,11 @@ class Composition:
     by_phase_ms: Mapping[Phase, float]
     """Every phase that took any time, in the order of the life of a sandbox, `unattributed` last."""
     tax_share: Estimate
-    """Unit "share": 1 - execution / whole, of the means."""
+    """Unit "share": 1 - mean execution / mean whole."""
     caveats: tuple[Caveat, ...] = ()
 
     def share(self, phase: Phase) -> float:
-        """The part of the whole that this phase has, between 0 and 1."""
+        """This phase's share of the whole, between 0 and 1."""
         return self.by_phase_ms.get(phase, 0.0) / self.wall_ms if self.wall_ms else 0.0
 
 
@@ -119,13 +119,13 @@ class KindTax:
     condition: Condition
     kind: ActionKind
     n: int
-    """Sandboxes in which there was one."""
+    """The number of sandboxes that ran such an action."""
     actions: int
     latency: Estimate
-    """Median over sandboxes of the sandbox's median, as are the next."""
+    """The median over sandboxes of each sandbox's median; the next ones likewise."""
     tax: Estimate
     dispatch_ms: float
-    """Mean over sandboxes of the sandbox's mean: the three add up to the mean latency."""
+    """The mean over sandboxes of each sandbox's mean: the three add up to the mean latency."""
     execute_ms: float
     observe_ms: float
     caveats: tuple[Caveat, ...] = ()
@@ -140,7 +140,7 @@ class Step:
     n: int
     p50: Estimate
     mean_ms: float
-    """Over all trials that completed, those without this step included, so that steps can be added up."""
+    """Over all completed trials, including those without this step, so that steps can be added up."""
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -150,7 +150,7 @@ class Drift:
 
     condition: Condition
     n: int
-    """Blocks."""
+    """The number of blocks."""
     change: Estimate
     """Relative change from this condition's first trial to its last; unit "share", below 0 is faster."""
     p_value: float
@@ -166,7 +166,7 @@ class Residue:
     median: float
     most: float
     over_limit: int
-    """Trials whose residue is over 2 % of them."""
+    """The number of trials with a residue above 2 %."""
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -175,7 +175,7 @@ class Growth:
     """One arm's time by length: fixed + length x per action, fitted to the means at the lengths that were measured."""
 
     condition: Condition
-    """With the longest length that was measured."""
+    """The condition with the longest measured length."""
     lengths: tuple[int, ...]
     fixed: Estimate
     per_action: Estimate
@@ -189,11 +189,11 @@ class Crossover:
     """The length at which two arms take equally long: below it `short_arm` is faster, above it `long_arm`."""
 
     setting: Setting
-    """With the longest length that was measured on both."""
+    """The condition with the longest length that was measured on both arms."""
     short_arm: str
-    """Where they do not cross: the faster one."""
+    """If they do not cross: the faster arm."""
     long_arm: str
-    """Where they do not cross: the slower one."""
+    """If they do not cross: the slower arm."""
     length: Estimate | None
     """Unit "actions"; None where the lines do not cross at any length from 1 to 10,000."""
     caveats: tuple[Caveat, ...] = ()
@@ -201,7 +201,7 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What the instrument itself takes, measured on the null substrate. It is shown, and subtracted from nothing."""
+    """The instrument's own time, measured on the null substrate. It is shown, and never subtracted."""
 
     condition: Condition
     n: int
@@ -226,19 +226,19 @@ class Series:
     metric: Metric
     along: Factor
     condition: Condition
-    """That of the first point."""
+    """The condition of the first point."""
     points: tuple[SeriesPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that is found in a study. Lists are in the order of the study's arms and grids."""
+    """All findings of a study. Lists are in the order of the study's arms and grids."""
 
     study: str
     arms: tuple[str, ...]
-    """Without the null substrate's."""
+    """Without the null arm."""
     baseline: str | None
-    """The arm that `ratios` compare with; None if there is but one."""
+    """The arm that `ratios` compare with; None if there is only one arm."""
     floor_arm: str | None
     trials: int
     planned: int
@@ -261,15 +261,15 @@ class Analysis:
     caveats: tuple[Caveat, ...] = ()
 
     def summary(self, condition: Condition, metric: Metric) -> Summary | None:
-        """That of exactly this condition."""
+        """The summary of exactly this condition; None if there is none."""
         return next((each for each in self.summaries if (each.condition, each.metric) == (condition, metric)), None)
 
     def settings(self) -> tuple[Setting, ...]:
-        """All that were tried, each once."""
+        """All settings that were tried, each once."""
         return tuple(dict.fromkeys(Setting.of(each.condition) for each in self.failures))
 
     def series(self, metric: Metric, along: Factor, *, least: int = 2) -> tuple[Series, ...]:
-        """Conditions that differ in this factor alone, where there are at least so many."""
+        """Series of conditions that differ only in this factor; series with fewer than `least` points are left out."""
         lines: dict[Condition, list[SeriesPoint]] = {}
         for each in self.summaries:
             if each.metric is metric:
@@ -284,8 +284,8 @@ class Analysis:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values only; keys are the fields' names."""
-        told: dict[str, Any] = _plain(asdict(self))
-        return told
+        content: dict[str, Any] = _plain(asdict(self))
+        return content
 
 
 def _without(condition: Condition, along: Factor) -> Condition:

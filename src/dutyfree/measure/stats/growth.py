@@ -1,7 +1,7 @@
-"""How time grows with length, where two arms take equally long, and what a length takes that nobody measured.
+"""How time grows with length: the line of each arm, where two lines cross, and times of lengths that were not measured.
 
 The model is the paper's first equation: a fixed part, and a part for each action. It is fitted to the means at the
-lengths that were measured, by relative distance, so that a short trajectory counts for as much as a long one.
+measured lengths, by relative distance, so that a short trajectory weighs as much as a long one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dutyfree.measure.stats.metrics import NS_PER_MS, UNIT
 
 Values = NDArray[np.float64]
 Blocks = Mapping[int, tuple[float, int]]
-"""By block: what its trials took in all, in milliseconds, and how many they are."""
+"""By block: the total time of its trials in milliseconds, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +32,32 @@ class Lengths:
     """Completed trials of one arm by length, shortest first, everything else equal."""
 
     condition: Condition
-    """With the longest length."""
+    """The condition with the longest length."""
     by_length: Mapping[int, Blocks]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Those that were measured."""
+        """The measured lengths."""
         return tuple(self.by_length)
 
     def blocks(self, lengths: Iterable[int] | None = None) -> int:
-        """The fewest at any of these lengths (without any: at all): no interval is surer than its weakest part."""
+        """The fewest blocks at any of these lengths (default: all): an interval is as weak as its weakest part."""
         return min((len(self.by_length[each]) for each in lengths or self.lengths), default=0)
 
     def doubts(self, lengths: Iterable[int] | None = None) -> tuple[Caveat, ...]:
-        """Whether the means at these lengths (without any: at all) stand on few blocks, or on stragglers."""
+        """Caveats of the means at these lengths (default: all): few blocks, or stragglers."""
         sums = (np.array([*self.by_length[each].values()], dtype=np.float64) for each in lengths or self.lengths)
         return tuple(dict.fromkeys(chain.from_iterable(caveats.of_mean(each[:, 0] / each[:, 1]) for each in sums)))
 
     def means_ms(self) -> Values:
-        """At each length."""
+        """The mean at each length."""
         totals = (map(sum, zip(*each.values(), strict=True)) for each in self.by_length.values())
         return np.array([total / count for total, count in totals])
 
     def resampled_ms(self, seed: int, beside: Lengths | None = None) -> Values:
-        """Means over blocks drawn anew, resamples x lengths.
+        """Means over resampled blocks: resamples x lengths.
 
-        Two arms beside each other are drawn alike, so that what a block did to both cancels out in a difference.
+        With `beside`, both arms use the same draw, so that what affected both in a block cancels out in a difference.
         """
         columns = []
         for length, blocks in self.by_length.items():
@@ -67,7 +67,7 @@ class Lengths:
         return np.column_stack(columns)
 
     def shared_with(self, other: Lengths) -> Lengths:
-        """What is left where the other has no trial."""
+        """Only the lengths and blocks in which the other arm has trials, too."""
         shared = {
             length: kept
             for length, blocks in self.by_length.items()
@@ -77,7 +77,7 @@ class Lengths:
 
 
 def by_length(trials: Mapping[Condition, Sequence[Trial]]) -> tuple[Lengths, ...]:
-    """Completed trials, those together that differ in length alone, in the order in which they come."""
+    """Group completed trials that differ only in length, in the order of the conditions."""
     found: dict[Condition, dict[int, Blocks]] = {}
     for condition, completed in trials.items():
         if completed:
@@ -90,7 +90,7 @@ def by_length(trials: Mapping[Condition, Sequence[Trial]]) -> tuple[Lengths, ...
 
 
 def split(measured: Lengths, completed: Sequence[Trial]) -> Lengths:
-    """Of one length alone, with what its trials took outside of their actions as that of a trajectory of none."""
+    """For a single measured length: add the time outside of actions as the time of a trajectory of length 0."""
     around = _sums(completed, lambda trial: trial.wall_ns - sum(action.latency_ns for action in trial.actions))
     return replace(measured, by_length={0: around, **measured.by_length})
 
@@ -125,13 +125,13 @@ def worst_misfit(measured: Lengths) -> float:
 
 
 def bent(measured: Lengths) -> tuple[Caveat, ...]:
-    """A caveat of all that follows from the line, where there is none to speak of."""
+    """A caveat if the means do not lie on a line."""
     misfit = worst_misfit(measured)
     return (caveats.not_a_line(misfit),) if misfit > caveats.MISFIT_LIMIT else ()
 
 
 def crossovers(measured: Sequence[Lengths], seed: int, examined: Examined) -> tuple[Crossover, ...]:
-    """Of every two arms that have two lengths in common."""
+    """The crossover of every two arms that have two lengths in common."""
     found = []
     for one, other in combinations(measured, 2):
         if _apart_from_arm(one) == _apart_from_arm(other):
@@ -145,10 +145,10 @@ def crossovers(measured: Sequence[Lengths], seed: int, examined: Examined) -> tu
 
 
 def weights_at(measured: Lengths, length: int) -> Values:
-    """What the mean at each measured length, of which there are two, contributes to the mean at this one.
+    """The weight of each measured length's mean in the mean at `length`. There are at least two measured lengths.
 
-    A length that was measured is its own mean. Between two it lies on the line between them. Outside of them it is the
-    nearest one's mean, and for each action more or less the slope of the fitted line.
+    A measured length uses its own mean. Between two measured lengths, the mean is interpolated. Beyond them, it is the
+    nearest one's mean, plus or minus the slope of the fitted line for each action.
     """
     lengths = measured.lengths
     weights = np.zeros(len(lengths))
@@ -167,7 +167,7 @@ def _crossover(one: Lengths, other: Lengths, seed: int) -> Crossover:
     def line_of(measured: Lengths) -> Values:
         return _fit(measured) @ measured.means_ms()
 
-    if (line_of(one) - line_of(other)).sum() > 0:  # at length 1 the other is ahead
+    if (line_of(one) - line_of(other)).sum() > 0:  # at length 1 the other arm is faster
         one, other = other, one
     blocks = one.blocks()
     setting = replace(Setting.of(one.condition), length=one.lengths[-1])
@@ -180,14 +180,14 @@ def _crossover(one: Lengths, other: Lengths, seed: int) -> Crossover:
     low = None if low is None else max(low, 1.0)
     high = None if high is None or high > MAX_LENGTH else high
     doubts = [*caveats.extrapolated(at, one.lengths), *bent(one), *bent(other)]
-    # An end at length 1 is one, too: the one that is faster above it may be so from the start.
+    # A crossing at length 1 is open on the left: the arm that is faster above it may be faster from the start.
     doubts += [caveats.may_not_cross()] if blocks >= LEAST_BLOCKS and (high is None or low == 1.0) else []
     means = tuple(dict.fromkeys((*one.doubts(), *other.doubts())))
     return Crossover(setting, *arms, Estimate(at, low, high, blocks, "actions", means), tuple(doubts))
 
 
 def _meeting(gap: Values) -> Values:
-    """Where a gap that begins below zero is closed; infinite if it never is."""
+    """The length at which a gap that is negative at length 1 reaches zero; infinite if it never does."""
     fixed, per_action = gap
     with np.errstate(divide="ignore", invalid="ignore"):
         met: Values = np.where(per_action > 0, -fixed / per_action, np.inf)
@@ -195,7 +195,7 @@ def _meeting(gap: Values) -> Values:
 
 
 def _fit(measured: Lengths) -> Values:
-    """The matrix that makes (fixed, per action) of the means at each length: least squares of relative distances."""
+    """The matrix that maps the means at each length to (fixed, per action): least squares of relative distances."""
     scale = _relative(measured.means_ms())
     design = np.column_stack([np.ones(len(scale)), np.array(measured.lengths, dtype=np.float64)]) * scale[:, None]
     fitted: Values = np.linalg.pinv(design) * scale
@@ -203,7 +203,7 @@ def _fit(measured: Lengths) -> Values:
 
 
 def _relative(means_ms: Values) -> Values:
-    """What makes a distance a relative one; a time of nothing at all counts as a nanosecond."""
+    """The factors that make distances relative; a mean of zero counts as one nanosecond."""
     return 1 / np.maximum(means_ms, 1 / NS_PER_MS)
 
 

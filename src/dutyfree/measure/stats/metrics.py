@@ -1,4 +1,4 @@
-"""What is read off a trial: one number per metric and sandbox. Pure, and needs no numpy."""
+"""Metrics: one number per metric and trial. Pure, and needs no numpy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dutyfree.model import Phase
 
 NS_PER_MS: Final = 1_000_000
 UNIT: Final = "ms"
-"""Of every metric: from microseconds to minutes there is one unit, so that no two numbers can be confused."""
+"""The unit of every metric, from microseconds to minutes, so that no two numbers can be confused."""
 
 
 class Metric(StrEnum):
-    """One number of a trial. The sandbox is what is repeated, so that actions are summed up within it first."""
+    """One number of a trial. The sandbox is the unit of repetition, so that actions are first combined within it."""
 
     FIRST_OBSERVATION = "first_observation"
-    """From the start until the first observation was there, set-up included; of a cold trial: the cold start."""
+    """From the start to the first observation, including set-up; for a cold trial: the cold start."""
     TRAJECTORY = "trajectory"
     """The whole trial, from the start of creation to the end of destruction: service time."""
     AMORTISED_ACTION = "amortised_action"
@@ -29,7 +29,7 @@ class Metric(StrEnum):
     ACTION_TAX = "action_tax"
     """The median of dispatch + observe over its actions."""
     MEAN_ACTION_TAX = "mean_action_tax"
-    """Their mean: what adds up to a total."""
+    """The mean of dispatch + observe over its actions: unlike medians, means add up to a total."""
     CREATE = "create"
     READY = "ready"
     SETUP = "setup"
@@ -37,20 +37,20 @@ class Metric(StrEnum):
     ORCHESTRATION = "orchestration"
     """queue + place."""
     TAX = "tax"
-    """All of the trial that is not execution."""
+    """The time of the trial without execution."""
     RESPONSE = "response"
     """From the intended start to the end: service time plus lateness."""
     LATENESS = "lateness"
-    """How long after its intended start it began."""
+    """The delay between the planned start and the start."""
 
     @property
     def heading(self) -> str:
-        """For people: headings, axes."""
+        """The name for headings and axes."""
         return _HEADINGS[self]
 
     @property
     def unit(self) -> str:
-        """Of every number of this metric."""
+        """The unit of this metric."""
         return UNIT
 
     def of(self, trial: Trial) -> float | None:
@@ -78,7 +78,7 @@ _HEADINGS: Final = {
 
 
 def _phase(*phases: Phase) -> Callable[[Trial], float | None]:
-    """Their sum; None where none of them took any time, because the trial then has no such part."""
+    """Read the sum of these phases; None if it is zero, because the trial then has no such part."""
     return lambda trial: sum(trial.by_phase.get(phase, 0) for phase in phases) or None
 
 

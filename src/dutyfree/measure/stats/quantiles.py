@@ -1,8 +1,9 @@
-"""Quantiles with distribution-free intervals. Nothing is trimmed, and nothing is assumed but that sandboxes are alike.
+"""Quantiles with distribution-free intervals. Nothing is trimmed; the only assumption is that sandboxes are alike.
 
 The interval's ends are order statistics, chosen by the binomial distribution of how many values lie below the true
-quantile. Whole ranks would cover more than 95 %, by nature; so the ends lie between two neighbouring order statistics,
-at the weight that Nyblom (1992) gives, which for the median is Hettmansperger & Sheather's (1986).
+quantile. Intervals that end at whole ranks cover more than 95 %, because ranks are discrete; so each end is
+interpolated between two neighbouring order statistics with the weight of Nyblom (1992), which for the median is that of
+Hettmansperger & Sheather (1986).
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from dutyfree.measure.stats import caveats
 from dutyfree.measure.stats.estimate import Estimate
 
 ERROR: Final = 0.05
-"""An interval may miss the truth this often."""
+"""The share of intervals that may miss the true value."""
 LEAST_WAVES: Final = 6
-"""Fewer do not tell how much waves differ."""
+"""Fewer waves do not show how much waves differ."""
 
 Values = NDArray[np.float64]
 
 
 class Ranks(NamedTuple):
-    """Where in the sorted sample (1 is the least; fractions lie between two) the ends are; None: beyond the sample."""
+    """The ranks of an interval's ends in the sorted sample (1 is the smallest; fractional); None: beyond the sample."""
 
     low: float | None
     high: float | None
 
 
 def quantile(values: Sequence[float] | Values, p: float, unit: str, blocks: Sequence[int] | None = None) -> Estimate:
-    """The p-quantile of a sample that is not empty, with its interval and what there is to doubt.
+    """The p-quantile of a sample that is not empty, with its interval and its caveats.
 
-    `blocks` says which values were measured in one wave: these count for less than they are many.
+    `blocks` gives the wave of each value: values of one wave are correlated, so that the sample is effectively smaller.
     """
     sample = np.asarray(values, dtype=np.float64)
     n = len(sample)
@@ -62,7 +63,7 @@ def quantile(values: Sequence[float] | Values, p: float, unit: str, blocks: Sequ
 
 
 def point_rank(n: int, p: float) -> float:
-    """Where the point estimate is: median-unbiased whatever the distribution (type 8 of Hyndman & Fan, 1996)."""
+    """The rank of the point estimate: median-unbiased whatever the distribution (type 8 of Hyndman & Fan, 1996)."""
     return min(max((n + 1 / 3) * p + 1 / 3, 1.0), float(n))
 
 
@@ -79,24 +80,24 @@ def least_size(p: float) -> int:
 def bound_ranks(n: int, p: float) -> Ranks:
     """The ends of the 95 % interval for the p-quantile in a sample of n.
 
-    Either end misses with 2.5 %, where the sample allows it; where an extreme quantile leaves more than that beyond the
-    last value, the other end is given less, so that the sum stays at 5 %. If even that cannot be had, there is no bound
-    on the side of the tail, and the other one is a one-sided 95 % bound.
+    Each end misses in 2.5 % of cases if the sample is large enough. For an extreme quantile, the true value lies beyond
+    the last value more often than that; then the other end gets the rest of the 5 %. If more than 5 % lie beyond, there
+    is no bound on the side of the tail, and the other end is a one-sided 95 % bound.
     """
-    above, below = p**n, (1 - p) ** n  # how often the whole sample lies on one side of the quantile
+    above, below = p**n, (1 - p) ** n  # probability that the whole sample lies on one side of the quantile
     if n >= 1 and above + below <= ERROR:
         miss_above = min(max(ERROR / 2, above), ERROR - below)
         return Ranks(_low_rank(n, p, ERROR - miss_above), n + 1 - _low_rank(n, 1 - p, miss_above))
-    if n < 1 or p == 0.5 or min(above, below) > ERROR * (1 + 1e-9):  # 1 - 0.95 is a little more than 0.05
+    if n < 1 or p == 0.5 or min(above, below) > ERROR * (1 + 1e-9):  # 1 - 0.95 is a bit more than 0.05
         return Ranks(None, None)
     return Ranks(_low_rank(n, p, ERROR), None) if p > 0.5 else Ranks(None, n + 1 - _low_rank(n, 1 - p, ERROR))
 
 
 def _low_rank(n: int, p: float, miss: float) -> float:
     """The rank that lies above the p-quantile with probability `miss`."""
-    sure = bdtrc(np.arange(n + 1), n, p)  # that the order statistic of rank 1, 2, ... is not above the quantile
+    sure = bdtrc(np.arange(n + 1), n, p)  # probability that the value of rank 1, 2, ... is not above the quantile
     wanted = 1 - miss
-    rank = int(np.searchsorted(-sure, -wanted, side="right"))  # the last that is sure enough
+    rank = int(np.searchsorted(-sure, -wanted, side="right"))  # the last rank with at least the wanted probability
     if rank < 1:
         return 1.0
     if rank == n:
@@ -116,14 +117,14 @@ def at_rank(ordered: Values, rank: float) -> float:
 
 
 def effective_size(values: Values, blocks: NDArray[np.int64]) -> int:
-    """How many independent values would tell as much: n / (1 + (values per block - 1) x correlation within blocks).
+    """How many independent values would be worth as much: n / (1 + (values per block - 1) x correlation within blocks).
 
-    The correlation is that of the one-way analysis of variance, of ranks, so that no outlier decides it.
+    The correlation comes from a one-way analysis of variance of the ranks, so that outliers do not dominate it.
     """
     n = len(values)
     _, member, sizes = np.unique(blocks, return_inverse=True, return_counts=True)
     groups = len(sizes)
-    ranks = rankdata(values)  # equal values have equal ranks, whichever wave they come from
+    ranks = rankdata(values)  # equal values get equal ranks, independent of their wave
     means = np.bincount(member, ranks) / sizes
     between = float(np.sum(sizes * (means - ranks.mean()) ** 2)) / (groups - 1)
     within = float(np.sum((ranks - means[member]) ** 2)) / (n - groups)

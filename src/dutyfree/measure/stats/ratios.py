@@ -1,4 +1,4 @@
-"""How many times slower: geometric means of paired ratios, with intervals by whole blocks, and Cliff's delta."""
+"""Ratios: geometric means of paired ratios, with intervals that resample whole blocks, and Cliff's delta."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from dutyfree.measure.stats.metrics import Metric
 UNIT: Final = "x"
 
 BALANCED: Final = 0.9
-"""With fewer of the blocks than this share, the comparison carries a caveat."""
+"""If a smaller share of the blocks can be compared, the comparison has a caveat."""
 
 Values = NDArray[np.float64]
 Logs = Mapping[Metric, Mapping[int, float]]
 
 
 def readings(trials: Sequence[Trial], metrics: Iterable[Metric] = Metric) -> dict[Metric, Values]:
-    """These metrics of each trial; one that any trial lacks, or has as zero, has no ratio, and is left out."""
+    """The metrics of each trial. A metric that is missing or zero in any trial has no ratio, and is left out."""
     read = {metric: [metric.of(trial) for trial in trials] for metric in metrics}
     return {metric: np.array(values) for metric, values in read.items() if all(values)}
 
 
 def logs_by_block(trials: Sequence[Trial], read: Mapping[Metric, Values]) -> dict[Metric, dict[int, float]]:
-    """The mean logarithm in each block of what was read off the trials."""
+    """The mean logarithm of each metric in each block."""
     blocks, member, sizes = np.unique([trial.block for trial in trials], return_inverse=True, return_counts=True)
     means = {metric: np.bincount(member, np.log(values)) / sizes for metric, values in read.items()}
     return {metric: dict(zip(blocks.tolist(), each.tolist(), strict=True)) for metric, each in means.items()}
 
 
 def paired_ratios(ours: Logs, theirs: Logs, seed: int) -> dict[Metric, Estimate]:
-    """exp of the mean difference of logarithms, over the blocks that both have, for each metric that both have."""
+    """For each metric that both have: exp of the mean difference of logarithms, over the blocks that both have."""
     metrics = [metric for metric in ours if metric in theirs]
     common = sorted(ours[metrics[0]].keys() & theirs[metrics[0]].keys()) if metrics else []
     if not common:
@@ -55,7 +55,7 @@ def paired_ratios(ours: Logs, theirs: Logs, seed: int) -> dict[Metric, Estimate]
 
 
 def unpaired_ratio(ours: Values, theirs: Values, seed: int) -> Estimate:
-    """exp of the difference of two means of logarithms, of blocks that have nothing to do with each other."""
+    """exp of the difference of two means of logarithms, for blocks that are not paired."""
     means = [
         resampled_means(side[:, None], np.ones((len(side), 1)), seed, stream=stream)[:, 0]
         for stream, side in enumerate((ours, theirs))

@@ -1,4 +1,4 @@
-"""How much of the trials' time nobody can account for."""
+"""The residue: how much of the trials' time no span covers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dutyfree.model import Phase
 
 
 def residue(condition: Condition, trials: Sequence[Trial]) -> Residue:
-    """Of trials that completed, at least one."""
+    """The residue of completed trials; at least one."""
     shares = [_share(trial) for trial in trials]
     over = sum(share > caveats.RESIDUE_LIMIT for share in shares)
     doubts = (caveats.residue(over, len(shares), max(shares)),) if over else ()

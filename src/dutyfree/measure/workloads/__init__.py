@@ -1,1 +1,1 @@
-"""What a trial does in its sandbox: workloads as data, trajectories drawn from them, recordings as workloads."""
+"""Workloads: what a trial does in its sandbox. Workloads as data, trajectories drawn from them, recordings."""

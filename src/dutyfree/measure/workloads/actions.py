@@ -23,9 +23,9 @@ _KEYS: Final = ("name", "kind", "run", "expect", "cwd", "env", "stdin", "timeout
 def read_action(
     table: Table, env: Mapping[str, str], own: str, otherwise: Callable[[Command], ScriptedAction] | None = None
 ) -> ScriptedAction:
-    """The action that a table describes; `env` holds where the table says nothing else, `own` is one more key.
+    """The action in a table. `env` is the default environment; `own` is one more allowed key.
 
-    Name, kind and expectation must be there, unless `otherwise` says what they are where they are not. Raises
+    Name, kind and expectation are required, unless `otherwise` gives their defaults. Raises
     InvalidRequest, which names the place.
     """
     table.allow(*_KEYS, own)
@@ -59,7 +59,7 @@ def read_name(value: Any) -> str:
 
 
 def read_share(value: Any) -> float:
-    """How often something is drawn, against others."""
+    """The relative frequency with which something is drawn."""
     if tables.positive(value) > MAX_SHARE:
         raise InvalidRequest(f"a number up to {MAX_SHARE:g} is wanted, not {value!r:.80}")
     return float(value)
@@ -93,7 +93,7 @@ def _command(value: Any) -> Command:
 
 def _directory(value: Any) -> str:
     if tables.text(value).startswith("~"):
-        raise InvalidRequest("only a shell knows what '~' is", hint="begin the line with `cd ~/...`")
+        raise InvalidRequest("only a shell expands '~'", hint="begin the line with `cd ~/...`")
     return str(value)
 
 
@@ -107,7 +107,7 @@ def _exit_code(value: Any) -> int | None:
 
 def _some_texts(value: Any) -> list[str]:
     if not all(tables.texts(value)):
-        raise InvalidRequest("an empty text is in every output")
+        raise InvalidRequest("an empty text would match every output")
     return tables.texts(value)
 
 

@@ -1,8 +1,8 @@
-"""attrs as a git repository whose commit ids are the same wherever and whenever it is made.
+"""attrs as a git repository with commit ids that are the same on every machine and at any time.
 
-Two commits: the release, and one in which `exclude` no longer knows fields by their names. One test sees that.
-Everything that a commit id depends on is in the stream for `git fast-import`, so that neither the umask, nor the clock,
-nor anybody's configuration has a say.
+Two commits: the release, and one in which `exclude` no longer knows fields by their names. One test detects that.
+Everything that a commit id depends on is in the stream for `git fast-import`, so that the umask, the clock and
+the configuration of git have no influence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GIT_TIMEOUT_S: Final = 120.0
 def make_bundle(archive: Path, target: Path, scratch: Path) -> None:
     """Write the history of the source distribution `archive` as a git bundle; `scratch` is an empty directory.
 
-    Raises InfraFailed if what comes out is not the history that workloads name, SubstrateUnavailable without git.
+    Raises InfraFailed if the result is not the history that the workloads name, SubstrateUnavailable without git.
     """
     repository = scratch / "repository"
     _git("init", "--quiet", "--bare", "--template=", "--object-format=sha1", "--initial-branch=main", str(repository))

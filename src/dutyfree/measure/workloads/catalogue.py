@@ -1,4 +1,4 @@
-"""Finding workloads: those that come with Dutyfree, files, and recordings."""
+"""Finds workloads: built-in ones, files, and recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIRECTORY: Final = Path(__file__).parent / "builtin"
 
 
 def find(name_or_path: str) -> Workload:
-    """The workload of that name; or the one in a `.toml` file; or the one that a recording becomes.
+    """The built-in workload of this name, the workload in a `.toml` file, or a recording as a workload.
 
     Raises InvalidRequest for what is none of these.
     """

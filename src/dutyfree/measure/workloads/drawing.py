@@ -17,7 +17,7 @@ T = TypeVar("T")
 def draw(workload: Workload, length: int, seed: int) -> tuple[ScriptedAction, ...]:
     """`length` actions: the opening, then draws from the menu, first of a kind by the mix, then of one of that kind.
 
-    What is drawn depends on the workload's name, the seed and the position alone, so that a shorter trajectory is the
+    The draw depends only on the workload's name, the seed and the position, so that a shorter trajectory is the
     beginning of a longer one. Raises InvalidRequest for a length below 1, and for one past the opening of a workload
     that has no menu.
     """
@@ -37,7 +37,7 @@ def draw(workload: Workload, length: int, seed: int) -> tuple[ScriptedAction, ..
 
 
 def _chances(key: str) -> Iterator[float]:
-    """Numbers from [0, 1), from a hash rather than `random`, whose sequences are promised for no later Python."""
+    """Numbers from [0, 1), from a hash, because the sequences of `random` may change with the version of Python."""
     count = 0
     while True:
         digest = hashlib.sha256(f"{key}\0{count}".encode()).digest()

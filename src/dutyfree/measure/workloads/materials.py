@@ -1,4 +1,4 @@
-"""What workloads need on this machine before any of them runs: made once, kept, and good offline from then on.
+"""Materials: files that workloads need on this machine. They are made once and kept, and then work offline.
 
 A stage of a workload names a material in place of a file: `source = "material:attrs.bundle"`. There are
 
@@ -39,7 +39,7 @@ WHEELS: Final = (
     Pinned("pluggy", "1.6.0", "e920276dd6813095e9377c0bc5566d94c932c33b27a3e3945d8389c374dd4746"),
 )
 EDITION: Final = "attrs-25.3.0-1"
-"""The directory's name. Its number grows when what is made changes, so that an old one is never taken for a new one."""
+"""The directory's name. Its number is increased when the content changes, so that old content is not used."""
 _DRAFT: Final = "draft-"
 _BUSY_S: Final = 600.0
 
@@ -47,12 +47,12 @@ Progress = Callable[[str], None]
 
 
 def default_directory() -> Path:
-    """Where materials are kept unless somebody says otherwise; `DUTYFREE_STATE_DIR` moves it."""
+    """The default directory of materials; `DUTYFREE_STATE_DIR` moves it."""
     return state_directory() / "materials"
 
 
 def needed(workload: Workload) -> frozenset[str]:
-    """The names of the materials that its stages take in. Raises InvalidRequest for one that there is not."""
+    """The names of the materials that its stages use. Raises InvalidRequest for an unknown one."""
     sources = (given.source for stage in workload.stages for given in stage.files)
     names = frozenset(source.removeprefix(MARK) for source in sources if source.startswith(MARK))
     for name in names - set(NAMES):
@@ -84,7 +84,7 @@ def _real(given: FileInput, kept: Path) -> FileInput:
 
 
 def _kept(directory: Path, on_progress: Progress) -> Path:
-    """The directory with all materials in it; it is there whole or not at all."""
+    """The directory with all materials; it is published atomically."""
     kept = directory.absolute() / EDITION
     if kept.is_dir():
         return kept
@@ -101,7 +101,7 @@ def _kept(directory: Path, on_progress: Progress) -> Path:
 
 
 def _make(directory: Path, kept: Path, on_progress: Progress) -> None:
-    for left in directory.glob(f"{_DRAFT}*"):  # whoever made it is dead: we hold the lock
+    for left in directory.glob(f"{_DRAFT}*"):  # its maker is dead, because we hold the lock
         shutil.rmtree(left, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=directory))
     try:

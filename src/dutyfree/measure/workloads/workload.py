@@ -1,4 +1,4 @@
-"""A workload as a value: what has to be ready, what is done then, and what must be seen."""
+"""A workload as a value: the stages that prepare a sandbox, the actions, and the expected observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_COMPLAINT: Final = 120
 
 
 class ActionKind(StrEnum):
-    """What an agent wants with an action; the tax is told apart by it."""
+    """The purpose of an action; the report shows the tax of each kind."""
 
     INSPECT = "inspect"
     COMMAND = "command"
@@ -26,10 +26,10 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What an observation must look like for its trial to count. Fields that are not given are not looked at."""
+    """What an observation must look like for its trial to count. Fields that are not given are not checked."""
 
     exit_code: int | None = 0
-    """`None`: whatever it is, if only the action ended by itself."""
+    """`None`: any exit code, if the action ended by itself."""
     contains: tuple[str, ...] = ()
     """Each of them is in the standard output."""
     sha256: str = ""
@@ -56,7 +56,7 @@ class Expectation:
 
 
 def _complaint(stderr: bytes) -> str:
-    """The last line that a command wrote about what went wrong, for whoever has to find out why; it may be anything."""
+    """The last line of stderr, to help find the cause; it may hold anything."""
     lines = [" ".join(line.split()) for line in stderr[-_MOST_STDERR:].decode(errors="replace").splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     return f": {last[:_LONGEST_COMPLAINT]}" if last.isprintable() and last else ""
@@ -64,16 +64,16 @@ def _complaint(stderr: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAction:
-    """One action of a workload, and what it must give."""
+    """One action of a workload, and the expected observation."""
 
     name: str
     kind: ActionKind
     action: Action
     expect: Expectation = Expectation()
     weight: float = 1.0
-    """How often it is drawn, against the others of its kind."""
+    """The relative frequency among actions of its kind."""
     think_s: float = 0.0
-    """How long the agent thought before it, in a recording; a study says whether that is kept."""
+    """In a recording: how long the agent thought before this action. A study decides whether the time is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Every figure, one function each: evidence in, a drawing out, or why there is none."""
+"""One function per figure: it takes the evidence, and returns a drawing or the reason why there is none."""

@@ -33,19 +33,19 @@ def tax_by_kind(evidence: Evidence) -> Drawn | Absent:
     if not panels:
         return Absent(title, "no trial with actions completed")
     look_of = looks(evidence.arms)
-    every_value = bounds_of([each.tax for told in panels.values() for each in told])
+    every_value = bounds_of([each.tax for taxes in panels.values() for each in taxes])
     figure, grid = panel_grid(len(panels), COLUMNS, 0.65 + 0.25 * _most_rows(panels), 0.35)
-    for axes, (kind, told) in zip(grid, panels.items(), strict=True):
+    for axes, (kind, taxes) in zip(grid, panels.items(), strict=True):
         rows = [
             Row(
                 label(each.condition.arm), each.tax, look_of[each.condition.arm], bool(each.caveats or each.tax.caveats)
             )
-            for each in told
+            for each in taxes
         ]
         dot_rows(axes, rows, values=every_value, room=0.25)
         axes.set_title(str(kind))
         axes.set_xlabel("dispatch + observe, p50 over sandboxes")
-    shown = [each for told in panels.values() for each in told]
+    shown = [each for taxes in panels.values() for each in taxes]
     return Drawn(
         figure,
         title,
@@ -62,23 +62,23 @@ def parts(evidence: Evidence) -> Drawn | Absent:
     if not panels:
         return Absent(title, "no trial with actions completed")
     figure, grid = panel_grid(len(panels), COLUMNS, 0.65 + 0.25 * _most_rows(panels), 0.65)
-    for axes, (kind, told) in zip(grid, panels.items(), strict=True):
+    for axes, (kind, taxes) in zip(grid, panels.items(), strict=True):
         bars = [
             {Phase.DISPATCH: each.dispatch_ms, Phase.EXECUTE: each.execute_ms, Phase.OBSERVE: each.observe_ms}
-            for each in told
+            for each in taxes
         ]
         wholes = [sum(bar.values()) for bar in bars]
         totals = [
             f"{words.duration(whole)}, {words.share(1 - bar[Phase.EXECUTE] / whole if whole else 0.0)} tax"
             for bar, whole in zip(bars, wholes, strict=True)
         ]
-        stacked_rows(axes, [label(each.condition.arm) for each in told], bars, PARTS, totals=totals)
+        stacked_rows(axes, [label(each.condition.arm) for each in taxes], bars, PARTS, totals=totals)
         value_axis(axes, "x", wholes, log=False)
         axes.set_xlim(0, (max(wholes) or 1.0) * 1.6)
         axes.set_title(str(kind))
         axes.set_xlabel("mean time of an action")
     parts_legend(figure, PARTS)
-    shown = [each for told in panels.values() for each in told]
+    shown = [each for taxes in panels.values() for each in taxes]
     return Drawn(
         figure,
         title,
@@ -96,12 +96,12 @@ def _by_kind(evidence: Evidence) -> dict[ActionKind, list[KindTax]]:
     setting = evidence.long_setting()
     if setting is None:
         return {}
-    told = {
+    taxes = {
         (each.condition.arm, each.kind): each
         for each in evidence.analysis.kinds
         if each.condition == setting.on(each.condition.arm)
     }
-    panels = {kind: [told[arm, kind] for arm in evidence.arms if (arm, kind) in told] for kind in ActionKind}
+    panels = {kind: [taxes[arm, kind] for arm in evidence.arms if (arm, kind) in taxes] for kind in ActionKind}
     return {kind: rows for kind, rows in panels.items() if rows}
 
 

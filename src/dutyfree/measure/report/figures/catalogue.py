@@ -13,7 +13,7 @@ from dutyfree.measure.report.picture import Absent, Drawn
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure's file name, which never changes, and who draws it."""
+    """A figure's file name, which never changes, and the function that draws it."""
 
     name: str
     draw: Callable[[Evidence], Drawn | Absent]

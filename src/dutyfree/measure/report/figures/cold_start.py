@@ -1,4 +1,4 @@
-"""How soon the first observation is there: the paper's Figures 2 and 3, and what warm stages change."""
+"""Time to the first observation: the paper's Figures 2 and 3, and the effect of warm stages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def by_tier(evidence: Evidence) -> Drawn | Absent:
     if not panels:
         return Absent(title, "no cold trial completed")
     figure, grid = panel_grid(len(panels), COLUMNS, 0.55 + 0.27 * len(evidence.arms), 0.75)
-    every_value = bounds_of([told.p50 for _, summaries in panels for told in summaries.values()])
+    every_value = bounds_of([summary.p50 for _, summaries in panels for summary in summaries.values()])
     look_of = looks(evidence.arms)
     for position, (axes, (setting, summaries)) in enumerate(zip(grid, panels, strict=True)):
         rows = [
             Row(label(arm), None, look_of[arm], note=_why_none(evidence, setting.on(arm)))
-            if (told := summaries.get(arm)) is None
-            else Row(label(arm), told.p50, look_of[arm], doubtful(told))
+            if (summary := summaries.get(arm)) is None
+            else Row(label(arm), summary.p50, look_of[arm], doubtful(summary))
             for arm in evidence.arms
         ]
         dot_rows(axes, rows, values=every_value, named=position % COLUMNS == 0)
@@ -48,9 +48,9 @@ def by_tier(evidence: Evidence) -> Drawn | Absent:
         title,
         "From the start of creation to the end of the first action, set-up included; bars are 95 % intervals of the "
         f"median. The spread is the slowest arm's median over the fastest's. {HOLLOW}",
-        " ".join(_told(told) for _, summaries in panels for told in summaries.values()),
+        " ".join(_described(summary) for _, summaries in panels for summary in summaries.values()),
         paper=f"The paper's cloud VM against its hosted sandbox: {published}. It published no medians.",
-        caveats=_caveats(told for _, summaries in panels for told in summaries.values()),
+        caveats=_caveats(summary for _, summaries in panels for summary in summaries.values()),
     )
 
 
@@ -62,7 +62,7 @@ def distribution(evidence: Evidence) -> Drawn | Absent:
         return Absent(title, "no cold trial completed")
     look_of = looks(evidence.arms)
     figure, grid = panel_grid(len(samples), COLUMNS, 2.5, 0.75)
-    # All panels alike, so that shapes can be compared.
+    # All panels have the same axis, so that shapes can be compared.
     is_log = any(
         max(map(max, shown.values())) / min(map(min, shown.values())) > LOG_ABOVE for shown in samples.values() if shown
     )
@@ -79,13 +79,13 @@ def distribution(evidence: Evidence) -> Drawn | Absent:
         if position % COLUMNS == 0:
             axes.set_ylabel("trials that took no longer")
     arms_legend(figure, {arm: look_of[arm] for arm in evidence.arms if any(arm in shown for shown in samples.values())})
-    summaries = [told for setting in samples for told in evidence.summaries(setting, METRIC).values()]
+    summaries = [summary for setting in samples for summary in evidence.summaries(setting, METRIC).values()]
     return Drawn(
         figure,
         title,
         "Every trial that completed is a step; nothing is trimmed. The marker is the median, the dotted line the 95 "
         "% that p95 is read at.",
-        " ".join(f"{_told(told)[:-1]}, p95 {words.value_of(told.p95)}." for told in summaries),
+        " ".join(f"{_described(summary)[:-1]}, p95 {words.value_of(summary.p95)}." for summary in summaries),
         paper="The paper's Figure 3 gives no numbers; it found orchestrated containers steady and the hosted sandbox "
         "fastest at the median, but more variable on light workloads.",
         caveats=_caveats(summaries),
@@ -127,7 +127,7 @@ def by_warmth(evidence: Evidence) -> Drawn | Absent:
         title,
         "A warm sandbox has the stages up to the one named before the clock starts. Marks are medians; the part of "
         f"cold is of geometric means on the same arm, with its 95 % interval. {HOLLOW}",
-        " ".join(map(_told, summaries)),
+        " ".join(map(_described, summaries)),
         caveats=_caveats(summaries),
     )
 
@@ -138,7 +138,7 @@ def _why_none(evidence: Evidence, condition: Condition) -> str:
 
 
 def doubtful(summary: Summary) -> bool:
-    """Whether there is any reason to doubt its median."""
+    """Whether its median has a caveat."""
     return bool(summary.caveats or summary.p50.caveats)
 
 
@@ -170,5 +170,5 @@ def _titled(workload: str, summaries: dict[str, Summary]) -> str:
     return f"{name}: {spread}" if len(name) <= 8 else f"{name}\n{spread}"
 
 
-def _told(summary: Summary) -> str:
+def _described(summary: Summary) -> str:
     return f"{words.condition_of(summary.condition)}: p50 {words.estimate_of(summary.p50)}."

@@ -13,7 +13,7 @@ from dutyfree.measure.stats.analysis import Composition, Setting
 from dutyfree.model import Phase
 
 LEAST_SHARE = 0.002
-"""A phase with less than this in every bar is left out of the legend, though not out of the bars."""
+"""A phase with a smaller share in every bar is not in the legend, but still in the bars."""
 
 
 def by_substrate(evidence: Evidence) -> Drawn | Absent:
@@ -42,7 +42,7 @@ def by_substrate(evidence: Evidence) -> Drawn | Absent:
         title,
         "Mean over the trials that completed, so that the parts add up. Grey is the commands' own execution; every "
         "colour is tax.",
-        " ".join(_told(bar) for _, bars in panels for bar in bars),
+        " ".join(_described(bar) for _, bars in panels for bar in bars),
         paper="The paper's Figure 1 shows T2 only and gives no numbers; its finding is that containers pay in actions "
         "and set-up, stronger isolation in creation and readiness.",
         caveats=tuple(dict.fromkeys(each for _, bars in panels for bar in bars for each in bar.caveats)),
@@ -94,7 +94,7 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
         title,
         "Each row is a number of actions, its mean completion time to the right. Dispatch, execute and observe are "
         "paid by every action, all else once.",
-        " ".join(_told(bar) for bar in bars),
+        " ".join(_described(bar) for bar in bars),
         paper="The paper's Figure 4 gives no numbers; its finding is that fixed costs are most visible at 10 actions "
         "and execution dominates at 150.",
         caveats=tuple(dict.fromkeys(each for bar in bars for each in bar.caveats)),
@@ -102,8 +102,8 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
 
 
 def _compositions(evidence: Evidence, setting: Setting) -> list[Composition]:
-    told = {bar.condition: bar for bar in evidence.analysis.compositions}
-    return [told[setting.on(arm)] for arm in evidence.arms_in(setting)]
+    by_condition = {bar.condition: bar for bar in evidence.analysis.compositions}
+    return [by_condition[setting.on(arm)] for arm in evidence.arms_in(setting)]
 
 
 def _phases_in(bars: Iterable[Composition]) -> dict[Phase, str]:
@@ -115,7 +115,7 @@ def _phases_in(bars: Iterable[Composition]) -> dict[Phase, str]:
     }
 
 
-def _told(bar: Composition) -> str:
+def _described(bar: Composition) -> str:
     parts = ", ".join(
         f"{phase} {words.duration(spent)}"
         for phase, spent in bar.by_phase_ms.items()

@@ -67,7 +67,7 @@ def by_concurrency(evidence: Evidence) -> Drawn | Absent:
         f"{words.warmth_of(condition.warmth)}. Open loop: trials start when they are due, whether or not others are "
         "done; response time counts from then, service time from when the trial really began. One at a time, the next "
         f"begins when the last is over. Bars are 95 % intervals. {HOLLOW}",
-        " ".join(map(_told, summaries)),
+        " ".join(map(_described, summaries)),
         caveats=tuple(
             dict.fromkeys(
                 caveat for each in summaries for caveat in (*each.p50.caveats, *each.p95.caveats, *each.caveats)
@@ -87,7 +87,7 @@ def _concurrency_axis(axes: Axes, levels: list[int]) -> None:
     axes.set_xlabel("sandboxes at once")
 
 
-def _told(summary: Summary) -> str:
+def _described(summary: Summary) -> str:
     return (
         f"{words.condition_of(summary.condition)}: action p50 {words.estimate_of(summary.p50)}, "
         f"p95 {words.estimate_of(summary.p95)}."

@@ -18,16 +18,16 @@ OUTCOMES = {
     TrialOutcome.NOT_COLD: "#56b4e9",
 }
 MOST_CONDITIONS = 14
-"""Conditions drawn one by one; the table has all of them."""
+"""The most conditions that are drawn; the table has all."""
 
 
 def failures(evidence: Evidence) -> Drawn | Absent:
     """How many trials of each arm did not complete, and the conditions in which that happened most."""
     title = "Trials that did not complete"
-    told = [each for each in evidence.analysis.failures if each.condition.arm in evidence.arms and each.attempted]
-    if not told:
+    tried = [each for each in evidence.analysis.failures if each.condition.arm in evidence.arms and each.attempted]
+    if not tried:
         return Absent(title, "no trial was run")
-    worst = sorted((each for each in told if each.failed), key=lambda each: -each.rate.value)[:MOST_CONDITIONS]
+    worst = sorted((each for each in tried if each.failed), key=lambda each: -each.rate.value)[:MOST_CONDITIONS]
     figure = new_figure(1.25 + 0.27 * len(evidence.arms) + (0.8 + 0.24 * len(worst) if worst else 0.0), WIDTH_IN)
     grid = figure.subplots(
         2 if worst else 1,
@@ -37,7 +37,7 @@ def failures(evidence: Evidence) -> Drawn | Absent:
     )[:, 0]
     bars, totals = [], []
     for arm in evidence.arms:
-        own = [each for each in told if each.condition.arm == arm]
+        own = [each for each in tried if each.condition.arm == arm]
         attempted, failed = sum(each.attempted for each in own), sum(each.failed for each in own)
         bars.append(
             {
@@ -67,16 +67,16 @@ def failures(evidence: Evidence) -> Drawn | Absent:
             values=bounds_of([each.rate for each in worst]),
             room=0.45,
             log=False,
-            told=lambda value: _percent(100 * value),
+            tick_text=lambda value: _percent(100 * value),
         )
         grid[1].set_xlabel("rate in one condition, with its 95 % interval")
     parts_legend(figure, {each: OUTCOMES[each] for each in OUTCOMES if any(bar[each] for bar in bars)})
-    left_out = sum(bool(each.failed) for each in told) - len(worst)
+    left_out = sum(bool(each.failed) for each in tried) - len(worst)
     return Drawn(
         figure,
         title,
-        "A trial that failed is counted and never timed. Unfaithful: an action did not give the observation that was "
-        "expected."
+        "A trial that failed is counted and never timed. Unfaithful: an action did not return the expected "
+        "observation."
         + (f" {formatting.count(left_out, 'more condition')} with failures in the table below." if left_out else ""),
         " ".join(f"{words.name(arm)}: {total} failed." for arm, total in zip(evidence.arms, totals, strict=True)),
         caveats=tuple(dict.fromkeys(caveat for each in worst for caveat in each.rate.caveats)),
@@ -133,7 +133,7 @@ def boundaries(evidence: Evidence) -> Drawn | Absent:
 
 
 def _steps(evidence: Evidence) -> list[Step]:
-    """Those of the shortest trials of the main workload, by arm, in the order in which a substrate takes them."""
+    """The steps of the shortest trials of the main workload, by arm, in order of time."""
     chosen = [each for each in evidence.cold_start_settings() if each.workload == evidence.main_workload()]
     return [
         each
@@ -145,7 +145,7 @@ def _steps(evidence: Evidence) -> list[Step]:
 
 
 def _percent(value: float) -> str:
-    """At an axis, which may go on beyond the whole; there is nothing there to be told."""
+    """The text of a tick; empty above 100 %, because the axis may extend beyond it."""
     return f"{value:g} %" if value <= 100 else ""
 
 

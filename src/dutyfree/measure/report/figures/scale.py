@@ -1,4 +1,4 @@
-"""What a gap of seconds is at the scale of training: the paper's Figure 6."""
+"""Worker-hours at the scale of training: the paper's Figure 6."""
 
 from __future__ import annotations
 
@@ -91,6 +91,8 @@ def _rows(axes: Axes, projection: Projection, look_of: dict[str, Look]) -> None:
         rows.append(Row(name, known, grey))
     rows.sort(key=lambda row: row.estimate.value if row.estimate else 0.0)
     values = bounds_of([row.estimate for row in rows if row.estimate])
-    dot_rows(axes, rows, values=values, room=0.75, told=lambda value: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    dot_rows(
+        axes, rows, values=values, room=0.75, tick_text=lambda value: f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    )
     axes.set_title(f"At {paper.TRAJECTORIES:,} trajectories")
     axes.set_xlabel("worker-hours")

@@ -110,13 +110,13 @@ def crossovers(evidence: Evidence) -> Drawn | Absent:
             if crossing
             else "No two of these lines cross."
         ),
-        " ".join(told_crossover(each) for each, _ in crossing) or "No two arms cross.",
+        " ".join(crossover_sentence(each) for each, _ in crossing) or "No two arms cross.",
         caveats=tuple(dict.fromkeys(doubts)),
     )
 
 
 def _is_about(crossover: Crossover, growths: Iterable[Growth]) -> bool:
-    """Whether the crossover is one of these lines."""
+    """Whether the crossover is between two of these lines."""
     lines = {(Setting.of(each.condition).workload, each.condition.arm) for each in growths}
     arms = (crossover.short_arm, crossover.long_arm)
     is_serial = crossover.setting.warmth is Warmth.COLD and crossover.setting.concurrency == 1
@@ -147,8 +147,8 @@ def _growth_lines(axes: Axes, evidence: Evidence, growths: dict[str, Growth], cr
     axes.set_title("Mean times, and the lines fitted to them")
 
 
-def told_crossover(crossover: Crossover) -> str:
-    """One sentence."""
+def crossover_sentence(crossover: Crossover) -> str:
+    """The crossover in one sentence."""
     short, long = words.name(crossover.short_arm), words.name(crossover.long_arm)
     if crossover.length is None:
         return f"{short} is faster than {long} at every length."
@@ -167,7 +167,7 @@ def _crossing_rows(axes: Axes, crossing: list[Crossing], look_of: dict[str, Look
         for each, length in crossing
     ]
     values = bounds_of([length for _, length in crossing])
-    dot_rows(axes, rows, values=values, room=0.6, told=lambda value: f"{value:,g}")
+    dot_rows(axes, rows, values=values, room=0.6, tick_text=lambda value: f"{value:,g}")
     axes.set_xlabel("actions at which the first is overtaken by the second")
 
 

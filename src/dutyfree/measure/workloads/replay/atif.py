@@ -1,8 +1,8 @@
 """ATIF, the Agent Trajectory Interchange Format of Harbor (`trajectory.json`), versions 1.x.
 
-Agents call tools; those that are a shell are known by their names. A step has one time, so that thinking, as told
-here, includes the execution of the step before. Exit codes are recorded by few agents: in `extra`, or told at the
-beginning of an observation. Steps that were copied from an earlier trajectory, and trajectories of subagents, are not
+Agents call tools; those that are a shell are known by their names. A step has one time, so that the think time
+here includes the execution of the step before. Few agents record exit codes: in `extra`, or at the beginning of an
+observation. Steps that were copied from an earlier trajectory, and trajectories of subagents, are not
 taken.
 """
 
@@ -21,7 +21,7 @@ from dutyfree.measure.workloads.replay.recording import (
     table_of,
     tables_of,
     text_of,
-    told_code_of,
+    written_code_of,
 )
 
 _SHELL: Final = re.compile(
@@ -88,7 +88,7 @@ def _exit_code(call: dict[str, Any], step: dict[str, Any]) -> int | None:
         if is_named or len(calls) == len(results) == 1:
             extra = table_of(result.get("extra"))
             codes = [code_of(extra.get(key)) for key in ("exit_code", "returncode", "return_code")]
-            codes.append(told_code_of(text_of(result.get("content"))))
+            codes.append(written_code_of(text_of(result.get("content"))))
             return next((code for code in codes if code is not None), None)
     return None
 

@@ -1,4 +1,4 @@
-"""What an agent wanted with a line, guessed from its words: nobody records it."""
+"""Guesses the purpose of a command from its words, because recordings do not contain it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a recording's file to a workload: the format is told by the content, or named."""
+"""Loads a recording as a workload. The format is recognised by the content, or named by the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_FILE_BYTES: Final = 64 * 1024**2
 """Agents repeat the whole conversation in each step, and so do some recordings."""
 PLAIN: Final = "jsonl"
 _BY_CONTENT: Final[dict[str, ModuleType]] = {"atif": atif, "mini-swe-agent": mini_swe_agent, "swe-agent": swe_agent}
-"""In the order in which they are asked."""
+"""In the order in which they are tried."""
 FORMATS: Final = (*_BY_CONTENT, PLAIN)
 _SUFFIXES: Final = re.compile(r"(\.traj)?\.(json|jsonl|traj)$")
 

@@ -20,7 +20,7 @@ from dutyfree.measure.workloads.replay.recording import (
     table_of,
     tables_of,
     text_of,
-    told_code_of,
+    written_code_of,
 )
 
 _FENCED: Final = re.compile(r"```(?:bash|sh|mswea_bash_command)[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
@@ -82,4 +82,4 @@ def _outcome(answer: dict[str, Any]) -> tuple[int | None, bool]:
     if text_of(extra.get("exception_info")) or _CUT_OFF in content:
         return None, False
     code = code_of(extra.get("returncode"))
-    return told_code_of(content) if code is None else code, True
+    return written_code_of(content) if code is None else code, True

@@ -79,7 +79,7 @@ def scripted(number: int, step: Step) -> ScriptedAction:
 
 
 def word_of(command: Command) -> str:
-    """A word that tells a reader what the command is: its program's name."""
+    """A word that describes the command: its program's name."""
     if not isinstance(command, str):
         return word_of(command[0])
     # "cd /repo && ..." is how most lines of agents begin, and says nothing.
@@ -107,8 +107,8 @@ def code_of(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def told_code_of(content: str) -> int | None:
-    """The exit code that mini-swe-agent tells its model at the beginning of an observation; None if there is none."""
+def written_code_of(content: str) -> int | None:
+    """The exit code at the beginning of an observation, as mini-swe-agent writes it; None if there is none."""
     found = _TOLD.match(content)
     return int(found[1]) if found else None
 

@@ -1,0 +1,95 @@
+"""The lease path of a host: from a request for an image to a grant on a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+from dutyfree.contract import SpanListener, Substrate
+from dutyfree.errors import SubstrateFailed
+from dutyfree.images.store import Store
+from dutyfree.model import Image, Recipe, SandboxSpec
+from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
+from dutyfree.pool.ladder_cache import LadderCache
+from dutyfree.pool.options import PoolOptions
+from dutyfree.pool.pool import Pool
+from dutyfree.pool.staging import Build, Layers, Stager
+from dutyfree.pool.status_file import EVERY_S, StatusFile
+from dutyfree.pool.wanted import Wanted
+from dutyfree.threads import in_thread
+
+
+class Leasing:
+    """The lease path of a host: its pool, the way to images, the costs file and the status file.
+
+    Every host has one. A host without warm sandboxes has one with `pool.options.WITHOUT_A_POOL`.
+    """
+
+    def __init__(
+        self,
+        substrate: Substrate,
+        options: PoolOptions,
+        store: Store | None,
+        build: Build,
+        on_span: SpanListener | None,
+        *,
+        shown: bool,
+    ) -> None:
+        """`shown` says whether `dutyfree top` shows the pool."""
+        layers = Layers(store, build, options.layers) if store is not None else None
+        self._stager = Stager(substrate, layers)
+        self._ladders = LadderCache(self._stager)
+        self._keeps_ladders = shown
+        self._costs_file = Path(options.costs) if options.costs is not None else None
+        self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
+        if damage:
+            warnings.warn(f"earlier measurements are lost: {damage}", stacklevel=2)
+        self.pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
+        self._status_file: StatusFile | None = None
+        self._shows: asyncio.Task[None] | None = None
+        self._shown = shown
+
+    async def open(self) -> None:
+        """Begin to give out leases and to keep sandboxes warm."""
+        if self._shown:
+            self._status_file = await in_thread(StatusFile)
+        await self.pool.open()
+        if self._status_file is not None:
+            self._shows = asyncio.create_task(self._show(self._status_file))
+
+    async def close(self) -> None:
+        """End every lease and every sandbox. Raises SubstrateFailed."""
+        if self._shows is not None:
+            self._shows.cancel()
+            await asyncio.wait({self._shows})
+        await self._ladders.close()
+        try:
+            await self.pool.close()
+        finally:
+            await self._stager.close()
+            await self._keep_costs()
+            if self._status_file is not None:
+                await in_thread(self._status_file.close)
+
+    async def find(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
+        """The way to sandboxes with this in them; a pool remembers it, so that a warm lease need not find it again."""
+        if self._keeps_ladders:
+            return await self._ladders.find(what, spec)
+        return await self._stager.wanted(what, spec)
+
+    async def _show(self, status_file: StatusFile) -> None:
+        while True:
+            with suppress(OSError):  # a full disk must not stop the pool
+                await in_thread(status_file.write, self.pool.status())
+            await asyncio.sleep(EVERY_S)
+
+    async def _keep_costs(self) -> None:
+        if self._costs_file is not None:
+            try:
+                await in_thread(save_costs, self._costs_file, self._costs)
+            except OSError as error:
+                raise SubstrateFailed(
+                    f"cannot keep the costs in {str(self._costs_file)!r}: {error.strerror}"
+                ) from error
