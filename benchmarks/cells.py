@@ -28,7 +28,7 @@ import docker_engine
 import dutyfree
 from dutyfree.client.box import Box
 from dutyfree.client.local import LocalHost
-from dutyfree.model import Resources, Upper
+from dutyfree.model import Resources, Writes
 
 BARE = "bare process"
 DOCKER = "docker, network none"
@@ -96,12 +96,12 @@ async def interleave(study: Study, contenders: dict[str, Contender], blocks: int
     return study
 
 
-def first_observation(host: LocalHost, upper: Upper, disk_bytes: int | None) -> Contender:
+def first_observation(host: LocalHost, upper: Writes, disk_bytes: int | None) -> Contender:
     """From asking for a cell until the first command's observation is there; destruction is not counted."""
 
     async def measure() -> float:
         start = time.perf_counter()
-        async with host.lease(upper=upper, resources=Resources(disk_bytes=disk_bytes)) as box:
+        async with host.lease(writes=upper, resources=Resources(disk_bytes=disk_bytes)) as box:
             seen = await box.run(SPAWN)
             elapsed_ms = since_ms(start)
             assert seen.exit_code == 0
@@ -262,9 +262,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     async with dutyfree.local(substrate="cell") as host:
         contenders: dict[str, Contender] = {
             BARE: bare_spawn,
-            "cell, upper on tmpfs": first_observation(host, Upper.TMPFS, 2**30),
-            "cell, upper on disk": first_observation(host, Upper.DISK, None),
-            "cell, upper on disk, limited": first_observation(host, Upper.DISK, 2**30),
+            "cell, upper on tmpfs": first_observation(host, Writes.MEMORY, 2**30),
+            "cell, upper on disk": first_observation(host, Writes.DISK, None),
+            "cell, upper on disk, limited": first_observation(host, Writes.DISK, 2**30),
         }
         if engine:
             contenders[DOCKER] = docker_first_observation(engine)

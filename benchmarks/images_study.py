@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cells import Study, progress
 from dutyfree.client.box import Box
 from dutyfree.client.local import LocalHost
-from dutyfree.model import Command, Image, Resources, Upper
+from dutyfree.model import Command, Image, Resources, Writes
 
 Contender = Callable[[], Awaitable[float]]
 PAUSE_S = 0.1
@@ -23,13 +23,13 @@ class Kind:
     """One kind of writable space. In memory, it gets half of the memory at most."""
 
     title: str
-    upper: Upper
+    writes: Writes
     disk_bytes: int | None
 
 
-TMPFS = Kind("upper on tmpfs", Upper.TMPFS, 2 * 1024**3)
-DISK = Kind("upper on disk", Upper.DISK, None)
-LIMITED = Kind("upper on disk, limited", Upper.DISK, 2 * 1024**3)
+TMPFS = Kind("upper on tmpfs", Writes.MEMORY, 2 * 1024**3)
+DISK = Kind("upper on disk", Writes.DISK, None)
+LIMITED = Kind("upper on disk, limited", Writes.DISK, 2 * 1024**3)
 KINDS = (TMPFS, DISK, LIMITED)
 
 
@@ -47,7 +47,7 @@ class Bench:
     @asynccontextmanager
     async def box(self, kind: Kind = TMPFS, image: Image | None = None) -> AsyncIterator[Box]:
         resources = Resources(memory_bytes=6 * 1024**3, disk_bytes=kind.disk_bytes)
-        async with self.host.lease(image, upper=kind.upper, resources=resources) as box:
+        async with self.host.lease(image, writes=kind.writes, resources=resources) as box:
             yield box
 
     async def interleave(

@@ -31,7 +31,7 @@ async def cold(host: Any) -> None:
 
 
 async def cold_on_disk(host: Any) -> None:
-    async with host.lease(upper="disk") as box:
+    async with host.lease(writes="disk") as box:
         await box.run("true")
 
 

@@ -46,7 +46,7 @@ from dutyfree.model import (
     Span,
     Stage,
     Unenforced,
-    Upper,
+    Writes,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ __all__ = [
     "SubstrateUnavailable",
     "Unenforced",
     "Unsupported",
-    "Upper",
+    "Writes",
     "__version__",
     "load_recipe",
     "local",

@@ -21,8 +21,8 @@ import asyncio, dutyfree
 async def main():
     async with dutyfree.local() as host:
         unlimited = dutyfree.Resources(disk_bytes=None)
-        leases = [host.lease(upper="disk" if n % 10 == 0 else "tmpfs") for n in range({CELLS})]
-        leases.append(host.lease(upper="disk", resources=unlimited))
+        leases = [host.lease(writes="disk" if n % 10 == 0 else "memory") for n in range({CELLS})]
+        leases.append(host.lease(writes="disk", resources=unlimited))
         boxes = [await lease.__aenter__() for lease in leases]
         kept = []
         for box in (*boxes[:3], *boxes[-2:]):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree import claims
-from dutyfree.model import Action, SandboxSpec, Upper
+from dutyfree.model import Action, SandboxSpec, Writes
 from dutyfree.substrates.cell import CellSubstrate
 
 FORKS = {
@@ -119,7 +119,7 @@ def test_an_orderly_close_does_not_wait_for_a_child(fork: str) -> None:
 
 async def test_a_child_that_leaves_its_parents_blocks_takes_nothing_away() -> None:
     async with CellSubstrate() as cells:
-        async with await cells.create(SandboxSpec(upper=Upper.DISK)) as box:
+        async with await cells.create(SandboxSpec(writes=Writes.DISK)) as box:
             pid = os.fork()
             if pid == 0:
                 try:
@@ -128,7 +128,7 @@ async def test_a_child_that_leaves_its_parents_blocks_takes_nothing_away() -> No
                     os._exit(0)
             await asyncio.to_thread(os.waitpid, pid, 0)
             assert (await box.run(Action("echo still here"))).stdout == b"still here\n"
-        async with await cells.create(SandboxSpec(upper=Upper.DISK)) as another:
+        async with await cells.create(SandboxSpec(writes=Writes.DISK)) as another:
             assert (await another.run(Action("echo and more"))).stdout == b"and more\n"
 
 

@@ -25,7 +25,7 @@ from dutyfree.errors import (
     Unsupported,
 )
 from dutyfree.images.ownership import SUBORDINATE_IDS
-from dutyfree.model import Action, Capability, Image, Network, Phase, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Capability, Image, Network, Phase, Resources, SandboxSpec, Writes
 from dutyfree.native import guest_path
 from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.gvisor import GVisorSubstrate
@@ -39,11 +39,11 @@ CLEAN_WITHIN_S = 2.0
 HOST = f"""
 import asyncio
 from engines_here import engine
-from dutyfree.model import Action, SandboxSpec, Upper
+from dutyfree.model import Action, SandboxSpec, Writes
 
 async def main():
     async with engine("gvisor") as substrate:
-        specs = [SandboxSpec(upper=Upper.DISK if number == 0 else Upper.TMPFS) for number in range({SANDBOXES})]
+        specs = [SandboxSpec(writes=Writes.DISK if number == 0 else Writes.MEMORY) for number in range({SANDBOXES})]
         boxes = [await substrate.create(spec) for spec in specs]
         for box in boxes:
             await box.run(Action("echo x > /tmp/x; setsid sleep 1000 > /dev/null 2>&1 &"))
@@ -254,7 +254,7 @@ async def test_memory_past_the_limit_is_never_an_observation(substrate: GVisorSu
 
 
 async def test_uppers_on_disk_say_that_they_are_not_limited(substrate: GVisorSubstrate) -> None:
-    async with await begin(substrate, SandboxSpec(upper=Upper.DISK)) as box:
+    async with await begin(substrate, SandboxSpec(writes=Writes.DISK)) as box:
         assert Capability.LIMIT_DISK in {each.what for each in box.unenforced}
         assert (await box.run(Action("echo kept > /root/kept && cat /root/kept"))).text == "kept\n"
 

@@ -312,7 +312,7 @@ def test_what_a_registry_does_not_have_is_the_caller_s_mistake(store: Store, reg
         with pytest.raises(InvalidRequest, match="check the image's name and tag"):
             import_source(store, f"docker://{registry}/{name}")
     with pytest.raises(InvalidRequest, match="for example docker://"):
-        import_source(store, f"docker://{registry}/Upper Case")
+        import_source(store, f"docker://{registry}/Writes Case")
     with pytest.raises(InvalidRequest, match="check the path"):
         import_source(store, "oci-archive:/nonexistent.tar")
 

@@ -23,7 +23,7 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, FileFailed, SubstrateUnavailable
 from dutyfree.images.ownership import is_root
 from dutyfree.images.store import Store
-from dutyfree.model import Action, Image, Network, SandboxSpec, Upper
+from dutyfree.model import Action, Image, Network, SandboxSpec, Writes
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.testing.leaks import Machine, difference, snapshot
@@ -278,8 +278,8 @@ async def test_a_hostile_tree_reaches_nothing(world: World, case: str, over_host
     assert await left_since(machine) == []
 
 
-@pytest.mark.parametrize("upper", list(Upper))
-async def test_descriptors_of_who_makes_the_cell_lead_nowhere(world: World, upper: Upper) -> None:
+@pytest.mark.parametrize("upper", list(Writes))
+async def test_descriptors_of_who_makes_the_cell_lead_nowhere(world: World, upper: Writes) -> None:
     """A link into /proc is resolved by whoever follows it, and a cell's maker has more than a cell."""
     before = host_state(world.secret)
     for number in (*range(3, 20), 63):
@@ -287,7 +287,7 @@ async def test_descriptors_of_who_makes_the_cell_lead_nowhere(world: World, uppe
         for network in NETWORKS:
             image = Image((layer,), over_host=False, cwd="/")
             with contextlib.suppress(DutyfreeError):
-                async with await world.cells.create(SandboxSpec(image=image, network=network, upper=upper)) as box:
+                async with await world.cells.create(SandboxSpec(image=image, network=network, writes=upper)) as box:
                     await expect_nothing_reached(box, world.secret)
         assert host_state(world.secret) == before
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dutyfree.images.ownership import SUBORDINATE_IDS
-from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Network, Resources, SandboxSpec, Writes
 from dutyfree.substrates.cell import cgroups, hostroot, plan, spawner_root
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
 from dutyfree.substrates.cell.mounts import Mount
@@ -127,11 +127,11 @@ bases = st.one_of(
 )
 
 
-@given(host_roots(), st.booleans(), st.sampled_from([Network.NONE, Network.HOST]), st.sampled_from(list(Upper)), bases)
+@given(host_roots(), st.booleans(), st.sampled_from([Network.NONE, Network.HOST]), st.sampled_from(list(Writes)), bases)
 def test_privileges_go_last_and_nothing_is_touched_by_path_in_a_root_that_is_not_the_own_one(
-    host: HostRoot, rootless: bool, network: Network, upper: Upper, base: Base
+    host: HostRoot, rootless: bool, network: Network, upper: Writes, base: Base
 ) -> None:
-    operations = cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, upper=upper), base)
+    operations = cell_plan(setting(host, rootless=rootless), 3, SandboxSpec(network=network, writes=upper), base)
     verbs = [operation.verb for operation in operations]
     assert verbs[-2:] == [Verb.CAPS, Verb.EXEC]
     assert verbs.count(Verb.USER) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SandboxGone, SandboxReset, SubstrateFailed
 from dutyfree.images.trees.pack import pack
-from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Image, Network, Resources, SandboxSpec, Writes
 from dutyfree.substrates.cell import CellSubstrate, frozen, purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.sandbox import MAX_LIVE_LAYERS, Cell, CellSandbox
@@ -23,8 +23,8 @@ from dutyfree.wire.channel import Channel
 
 UPPERS = {
     "tmpfs": SandboxSpec(),
-    "disk": SandboxSpec(upper=Upper.DISK, resources=Resources(disk_bytes=None)),
-    "limited disk": SandboxSpec(upper=Upper.DISK, resources=Resources(disk_bytes=256 * 2**20)),
+    "disk": SandboxSpec(writes=Writes.DISK, resources=Resources(disk_bytes=None)),
+    "limited disk": SandboxSpec(writes=Writes.DISK, resources=Resources(disk_bytes=256 * 2**20)),
 }
 
 

@@ -154,7 +154,7 @@ async def test_too_weak_a_wall_is_refused(host: dutyfree.LocalHost) -> None:
         assert box.alive
 
 
-@pytest.mark.parametrize("options", [{"network": "wifi"}, {"upper": "tape"}, {"isolation": "strong"}])
+@pytest.mark.parametrize("options", [{"network": "wifi"}, {"writes": "tape"}, {"isolation": "strong"}])
 async def test_values_that_do_not_exist_are_refused(host: dutyfree.LocalHost, options: dict[str, str]) -> None:
     with pytest.raises(dutyfree.InvalidRequest, match=next(iter(options))):
         async with host.lease(**options):  # type: ignore[arg-type]

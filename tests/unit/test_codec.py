@@ -28,7 +28,7 @@ from dutyfree.model import (
     SandboxSpec,
     Span,
     Unenforced,
-    Upper,
+    Writes,
 )
 from dutyfree.model.observation import Timing
 from dutyfree.pool.status import PoolStatus
@@ -89,7 +89,7 @@ specs = st.builds(
     SandboxSpec,
     resources,
     st.sampled_from(Network),
-    st.sampled_from(Upper),
+    st.sampled_from(Writes),
     environments,
     st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?", fullmatch=True),
     images,

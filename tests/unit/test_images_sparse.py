@@ -16,7 +16,7 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.images.trees.pack import pack
-from dutyfree.model import Action, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Resources, SandboxSpec, Writes
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell import CellSubstrate
 
@@ -160,7 +160,7 @@ async def test_a_snapshot_of_much_data_can_be_cancelled(cells: CellSubstrate, mo
         return copy(*args)
 
     monkeypatch.setattr(os, "copy_file_range", slowly)
-    spec = SandboxSpec(upper=Upper.DISK, resources=Resources(disk_bytes=None))
+    spec = SandboxSpec(writes=Writes.DISK, resources=Resources(disk_bytes=None))
     async with await cells.create(spec) as box:
         running = await begin(box, "head -c 200M /dev/zero > /tmp/data")
         await ends_soon(asyncio.ensure_future(box.snapshot()))

@@ -30,7 +30,7 @@ from dutyfree.leases.binding import (
 from dutyfree.leases.fence import Fence
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
-from dutyfree.model import Action, Capability, SandboxSpec, Upper
+from dutyfree.model import Action, Capability, SandboxSpec, Writes
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.process import ProcessSubstrate
@@ -207,12 +207,12 @@ SEARCH = (
 )
 
 
-@pytest.mark.parametrize("upper", list(Upper))
+@pytest.mark.parametrize("upper", list(Writes))
 async def test_on_a_cell_secrets_are_in_no_snapshot_layer_span_or_later_lease(
-    cells: GuardedSubstrate, tmp_path: Path, upper: Upper
+    cells: GuardedSubstrate, tmp_path: Path, upper: Writes
 ) -> None:
     recorder = SpanRecorder()
-    inner = await cells.create(SandboxSpec(upper=upper), recorder)
+    inner = await cells.create(SandboxSpec(writes=upper), recorder)
     await bind(inner, SECRETS, cells.capabilities)
     fence = Fence(LEASE.id)
     box = boxed(inner, fence, LEASE, SECRETS, cells.capabilities)
@@ -222,7 +222,7 @@ async def test_on_a_cell_secrets_are_in_no_snapshot_layer_span_or_later_lease(
         await session.run("sleep 30 & echo $S")
         assert "/dev/shm/keys/f" in (await session.run(SEARCH)).text  # what searches, finds
         async with await box.snapshot() as snapshot:  # also while processes have the secret
-            other = await cells.create(SandboxSpec(upper=upper, image=snapshot.image), recorder)
+            other = await cells.create(SandboxSpec(writes=upper, image=snapshot.image), recorder)
             assert (await other.run(Action(f"cat /srv/work; {SEARCH}"))).text == "work\n"
             image = await snapshot.save()
     assert image.layers

@@ -134,7 +134,7 @@ STAGE = '[[stage]]\nname = "a"\n'
     [
         ("nom = 1", ["'nom'", "name, base, defaults, stage"]),
         ("name = 1", ["name", "string"]),
-        ('name = "Upper"', ["name", "'Upper'"]),
+        ('name = "Writes"', ["name", "'Writes'"]),
         ('base = "hots"', ["'hots'", "debian:"]),
         ("base = []", ["base", "string"]),
         ("stage = 3", ["stage", "list of tables"]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dutyfree.cli.outcome import describe_unenforced
 from dutyfree.cli.quantities import SIZES, or_none, positive, size_bytes
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Image, Network, Resources, Upper
+from dutyfree.model import Image, Network, Resources, Writes
 
 if TYPE_CHECKING:
     from dutyfree.client import Box, LocalHost
@@ -70,9 +70,9 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         help="limit of what it may write, or none; as --memory (default: 2g)",
     )
     sandbox.add_argument(
-        "--upper",
-        choices=[str(each) for each in Upper],
-        default="tmpfs",
+        "--writes",
+        choices=[str(each) for each in Writes],
+        default="memory",
         help="where its writes are kept: in memory (tmpfs) or on disk (default: tmpfs)",
     )
     action = parser.add_argument_group("command")
@@ -104,7 +104,7 @@ async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[B
     resources = Resources(memory_bytes=options.memory, cpus=options.cpus, pids=options.pids, disk_bytes=options.disk)
     env = environment(options.env)
     image = await _built(host, options) if options.recipe is not None else options.image
-    wanted = host.lease(image, resources=resources, network=options.network, upper=options.upper, env=env)
+    wanted = host.lease(image, resources=resources, network=options.network, writes=options.writes, env=env)
     async with wanted as box:
         yield box
 

@@ -13,7 +13,7 @@ from dutyfree.client.box import Box
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, Upper
+from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, Writes
 
 if TYPE_CHECKING:
     from dutyfree.client.groups import Group, Rollout
@@ -28,7 +28,7 @@ class LeaseOptions(TypedDict, total=False):
 
     resources: Resources | None
     network: Network | str
-    upper: Upper | str
+    writes: Writes | str
     env: Mapping[str, str] | None
     isolation: Isolation | str
     secrets: Mapping[str, Secret | str] | None
@@ -89,7 +89,7 @@ class Host(ABC):
         *,
         resources: Resources | None = None,
         network: Network | str = Network.NONE,
-        upper: Upper | str = Upper.TMPFS,
+        writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
@@ -136,7 +136,7 @@ class Host(ABC):
         *,
         resources: Resources | None = None,
         network: Network | str = Network.NONE,
-        upper: Upper | str = Upper.TMPFS,
+        writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
@@ -153,7 +153,7 @@ class Host(ABC):
             image,
             resources=resources,
             network=network,
-            upper=upper,
+            writes=writes,
             env=env,
             isolation=isolation,
             secrets=secrets,

@@ -16,7 +16,7 @@ from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
 from dutyfree.leases.binding import Binding
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Writes
 from dutyfree.pool.options import WITHOUT_A_POOL
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         VMOptions,
     )
 
-Choice = TypeVar("Choice", Network, Upper)
+Choice = TypeVar("Choice", Network, Writes)
 HOST_ROOT = Image()
 """What a lease without an image starts from. One object: ladders are found again by the image's identity."""
 
@@ -289,7 +289,7 @@ class LocalHost(Host):
         *,
         resources: Resources | None = None,
         network: Network | str = Network.NONE,
-        upper: Upper | str = Upper.TMPFS,
+        writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
@@ -306,7 +306,7 @@ class LocalHost(Host):
         spec = SandboxSpec(
             resources=resources if resources is not None else Resources(),
             network=_choice(Network, network, "network"),
-            upper=_choice(Upper, upper, "upper"),
+            writes=_choice(Writes, writes, "writes"),
         )
         binding = Binding(env=env or {}, secrets=secrets or {}, files=files or {}, secret_files=secret_files or {})
         timeout_s = self._pool_options.timeout_s if timeout_s is None else timeout_s

@@ -19,7 +19,7 @@ from dutyfree.codec.values import (
     write_bytes,
 )
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Action, Capability, Image, Network, Resources, SandboxSpec, Unenforced, Upper
+from dutyfree.model import Action, Capability, Image, Network, Resources, SandboxSpec, Unenforced, Writes
 from dutyfree.tables import Table
 
 
@@ -58,7 +58,7 @@ def _write_spec(spec: SandboxSpec) -> dict[str, Any]:
     return {
         "resources": _write_resources(spec.resources),
         "network": str(spec.network),
-        "upper": str(spec.upper),
+        "writes": str(spec.writes),
         "env": dict(spec.env),
         "hostname": spec.hostname,
         "image": _write_image(spec.image),
@@ -71,7 +71,7 @@ def _read_spec(table: Table) -> SandboxSpec:
             table,
             resources=RESOURCES.decode_inner,
             network=choice(Network),
-            upper=choice(Upper),
+            writes=choice(Writes),
             env=mapping(text),
             hostname=text,
             image=IMAGE.decode_inner,

@@ -10,7 +10,7 @@ from dutyfree.model.path import ActionPath
 from dutyfree.model.phase import Phase
 from dutyfree.model.recipe import FileInput, GitInput, Recipe, Stage
 from dutyfree.model.span import Span
-from dutyfree.model.spec import Capability, SandboxSpec, Unenforced, Upper
+from dutyfree.model.spec import Capability, SandboxSpec, Unenforced, Writes
 from dutyfree.model.usage import Usage
 
 __all__ = [
@@ -37,6 +37,6 @@ __all__ = [
     "Stage",
     "Timing",
     "Unenforced",
-    "Upper",
+    "Writes",
     "Usage",
 ]

@@ -30,7 +30,7 @@ class Resources:
     cpus: float | None = None
     pids: int | None = 1024
     disk_bytes: int | None = 2 * GIB
-    """What a sandbox may write. In memory (`Upper.TMPFS`) it counts as memory, too, and gets half of that at most."""
+    """What a sandbox may write. In memory (`Writes.MEMORY`) it counts as memory, too, and gets half of that at most."""
 
     def __post_init__(self) -> None:
         for name, least in (("memory_bytes", 8 * MIB), ("pids", 4), ("disk_bytes", MIB)):

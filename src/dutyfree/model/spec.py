@@ -48,10 +48,10 @@ class Capability(StrEnum):
     """Sandboxes are processes of this machine, so that leaks of them can be counted."""
 
 
-class Upper(StrEnum):
+class Writes(StrEnum):
     """Where a sandbox's own writes are kept."""
 
-    TMPFS = "tmpfs"
+    MEMORY = "memory"
     DISK = "disk"
 
 
@@ -69,7 +69,7 @@ class SandboxSpec:
 
     resources: Resources = field(default_factory=Resources)
     network: Network = Network.NONE
-    upper: Upper = Upper.TMPFS
+    writes: Writes = Writes.MEMORY
     env: Mapping[str, str] = field(default_factory=dict)
     hostname: str = "dutyfree"
     image: Image = field(default_factory=Image)

@@ -29,7 +29,7 @@ class LadderCache:
 
     async def find(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
         """The way to `what` for sandboxes of this spec; raises as `Stager.wanted`, and tries again next time."""
-        key = (id(what), spec.resources, spec.network, spec.upper, spec.hostname)
+        key = (id(what), spec.resources, spec.network, spec.writes, spec.hostname)
         if key not in self._found:
             self._found[key] = (what, asyncio.create_task(self._stager.wanted(what, spec)))
             if len(self._found) > MAX_KNOWN:

@@ -77,7 +77,7 @@ def check(spec: SandboxSpec) -> None:
 def _shape(spec: SandboxSpec) -> dict[str, object]:
     """What cannot be changed once a sandbox is made."""
     bounds = {name: getattr(spec.resources, name) for name in spec.resources.__slots__}
-    return {"resources": bounds, "network": spec.network.value, "upper": spec.upper.value, "hostname": spec.hostname}
+    return {"resources": bounds, "network": spec.network.value, "writes": spec.writes.value, "hostname": spec.hostname}
 
 
 def _digest(content: dict[str, object]) -> str:

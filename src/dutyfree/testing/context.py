@@ -22,7 +22,7 @@ from dutyfree.model import (
     Isolation,
     Observation,
     SandboxSpec,
-    Upper,
+    Writes,
 )
 from dutyfree.testing.expect import Broken
 
@@ -69,9 +69,9 @@ class Context:
         return max(2, math.ceil(count / self.patience))
 
     @property
-    def uppers(self) -> tuple[Upper, ...]:
+    def writable_places(self) -> tuple[Writes, ...]:
         """The kinds of upper to test. A virtual machine has only one: it keeps all files on its disk."""
-        return tuple(Upper) if self.substrate.isolation < Isolation.MICROVM else (SandboxSpec().upper,)
+        return tuple(Writes) if self.substrate.isolation < Isolation.MICROVM else (SandboxSpec().writes,)
 
     async def sandbox(self, spec: SandboxSpec | None = None, on_span: SpanListener | None = None) -> Sandbox:
         """Create a sandbox; it is destroyed after the check."""

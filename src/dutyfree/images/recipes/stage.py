@@ -11,7 +11,7 @@ from dutyfree.images.recipes import inputs
 from dutyfree.images.recipes.lines import Lines
 from dutyfree.images.recipes.progress import EventKind, StageProgress
 from dutyfree.images.store import Store
-from dutyfree.model import Capability, Image, SandboxSpec, Upper
+from dutyfree.model import Capability, Image, SandboxSpec, Writes
 from dutyfree.model.limits import Resources
 from dutyfree.model.recipe import Stage
 from dutyfree.threads import exit_in_thread, in_thread
@@ -45,7 +45,7 @@ class StageWork:
             hint = "build on cells, and export the image for other substrates"
             raise Unsupported(f"substrate {self._substrate.name!r} cannot build images", hint=hint)
         image = replace(parent, env={**parent.env, **stage.env}, cwd=stage.cwd or parent.cwd)
-        spec = SandboxSpec(resources=self._resources, network=stage.network, upper=Upper.DISK, image=image)
+        spec = SandboxSpec(resources=self._resources, network=stage.network, writes=Writes.DISK, image=image)
         async with await self._substrate.create(spec) as sandbox:
             try:
                 await self._put_inputs(sandbox)

@@ -7,7 +7,7 @@ moves into `/new`. All that it changes is in `/up/upper`, as one tree, also wher
 from __future__ import annotations
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
-from dutyfree.model import Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Network, Resources, SandboxSpec, Writes
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
@@ -43,7 +43,7 @@ def translated_mounts(base: Base) -> list[str]:
 
 def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base) -> bool:
     """Whether all that a cell stands on and writes to can be translated."""
-    used = {*translated_mounts(base), *([setting.disk_mount] if spec.upper is Upper.DISK else [])}
+    used = {*translated_mounts(base), *([setting.disk_mount] if spec.writes is Writes.DISK else [])}
     return setting.own_ids and not used & setting.untranslated
 
 
@@ -59,7 +59,7 @@ def individual_plan(
     plan = [op(Verb.CELL, cell), user, *cgroups.cell_plan(setting.cgroups, setting.owner, cell, spec.resources)]
     plan.append(mount("devpts", "/terminals", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC, terminals))
     path = f"{setting.disk_directory}/{cell}"
-    if spec.upper is Upper.TMPFS:
+    if spec.writes is Writes.MEMORY:
         return plan
     if template is None:
         return [*plan, op(Verb.SCRATCH, path), bind(path, "/up")]
@@ -98,7 +98,7 @@ def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     owners are translated."""
     limit, owner = tmpfs_bytes(spec.resources), setting.root_id
     plan: Plan = []
-    if spec.upper is Upper.TMPFS:
+    if spec.writes is Writes.MEMORY:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
         plan = [mount("tmpfs", "/up", "tmpfs", MountFlag.NO_DEV, f"{bounds}mode=755")]
         # A file system of which nothing is used looks broken to programs. The text of a long link takes a page.
@@ -107,14 +107,14 @@ def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     plan += [mkdir("/up/upper", mode, owner), mkdir("/up/work")]
     if base.over_host:
         plan += _spaces(setting, base)
-    if spec.upper is Upper.TMPFS:
+    if spec.writes is Writes.MEMORY:
         plan.append(mkdir("/up/shm", 0o1777, owner))
     return [*plan, op(Verb.KEEP, "/up"), *([op(Verb.IDMAP, "/up")] if setting.own_ids else [])]
 
 
 def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
     """`/dev/shm`: always memory, and part of the writable space where that is memory, too."""
-    if spec.upper is Upper.TMPFS:
+    if spec.writes is Writes.MEMORY:
         return [bind("/up/shm", "/new/dev/shm")]
     limit = tmpfs_bytes(spec.resources)
     bounds = f"size={limit}," if limit is not None else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
-from dutyfree.model import Network, Phase, SandboxSpec, Unenforced, Upper, Usage
+from dutyfree.model import Network, Phase, SandboxSpec, Unenforced, Usage, Writes
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.frozen import FrozenLayer
@@ -167,7 +167,7 @@ class CellSandbox(ReplaceableSandbox):
         memory_bytes = self._cell.memory_bytes()
         if memory_bytes is None:
             return None
-        own_disk = self._spec.upper is Upper.DISK and self._substrate.shared_upper(self._spec, self._cell) is None
+        own_disk = self._spec.writes is Writes.DISK and self._substrate.shared_upper(self._spec, self._cell) is None
         disk_bytes = purity.written_bytes(self.pid) if own_disk else 0
         return Usage(memory_bytes, disk_bytes)
 

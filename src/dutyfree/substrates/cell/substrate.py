@@ -14,7 +14,7 @@ from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.images.ownership import has_roots_id, is_root
 from dutyfree.images.store import Store
-from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Upper
+from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Writes
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.places import state_directory
 from dutyfree.substrates import hierarchies
@@ -231,7 +231,7 @@ class CellSubstrate(Substrate):
 
     def shared_upper(self, spec: SandboxSpec, cell: Cell) -> Path | None:
         """The directory that a cell writes to, if it is on a disk shared with other cells; else None."""
-        if spec.upper is not Upper.DISK or self._is_limited(spec):
+        if spec.writes is not Writes.DISK or self._is_limited(spec):
             return None
         return Path(self._opened().disk_directory, str(cell.handle.number), "upper")
 
@@ -252,7 +252,7 @@ class CellSubstrate(Substrate):
     def _is_limited(self, spec: SandboxSpec) -> bool:
         """Whether the upper is on disk and has a size limit that this host can enforce."""
         assert self._disks is not None
-        return spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
+        return spec.writes is Writes.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
 
     def _unenforced(self, setting: Setting, spec: SandboxSpec, cell: Cell) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(setting.cgroups, spec.resources)
@@ -260,7 +260,7 @@ class CellSubstrate(Substrate):
             reason = "there are too many cells, or a file system cannot translate ids"
             found.append(Unenforced(Capability.OWN_IDS, reason))
         found += [gap for gap in setting.gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
-        if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
+        if spec.writes is Writes.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             missing = self._disks.missing
             found += [Unenforced(Capability.LIMIT_DISK, missing)] if missing else []
         return tuple(found)
@@ -268,7 +268,7 @@ class CellSubstrate(Substrate):
     def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
-        return (chain.base, spec.network, spec.upper, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""

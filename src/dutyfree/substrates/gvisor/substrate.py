@@ -23,7 +23,7 @@ from dutyfree.model import (
     Resources,
     SandboxSpec,
     Unenforced,
-    Upper,
+    Writes,
 )
 from dutyfree.native import guest_path
 from dutyfree.substrates.engine import EngineSubstrate, Marks
@@ -165,7 +165,7 @@ class GVisorSubstrate(EngineSubstrate):
         number = next(self._numbers)
         directory = claimed.directory / str(number)
         writable = directory / "up"
-        if spec.upper is Upper.DISK:
+        if spec.writes is Writes.DISK:
             writable = leftovers.disk_directory(claimed.name) / str(number)
         place = Place(directory, f"{claimed.name.rpartition('-')[0]}-{number}", writable)
         found = self._groups.of(claimed.name, number, spec.resources)
@@ -187,7 +187,7 @@ class GVisorSubstrate(EngineSubstrate):
 
     def _unenforced(self, spec: SandboxSpec) -> tuple[Unenforced, ...]:
         found = self._groups.unenforced(spec.resources)
-        if spec.upper is Upper.DISK and spec.resources.disk_bytes is not None:
+        if spec.writes is Writes.DISK and spec.resources.disk_bytes is not None:
             reason = "gVisor does not limit files on disk, only files in memory"
             found += (Unenforced(Capability.LIMIT_DISK, reason),)
         return found

@@ -21,8 +21,8 @@ MOMENT = "mkdir -p /tmp/d; echo moment > /tmp/d/file; echo moment > /tmp/d/doome
 
 @check("fork.moment", "each fork has the parent's files at that moment, its own id, and the parent's spec", needs=NEEDS)
 async def moment(context: Context) -> None:
-    for upper in context.uppers:
-        spec = SandboxSpec(Resources(disk_bytes=64 * MIB), upper=upper, env={"FROM_SPEC": "spec"}, hostname="made")
+    for upper in context.writable_places:
+        spec = SandboxSpec(Resources(disk_bytes=64 * MIB), writes=upper, env={"FROM_SPEC": "spec"}, hostname="made")
         parent = await context.sandbox(spec)
         expect.exited(await run(parent, MOMENT))
         wanted, line = (

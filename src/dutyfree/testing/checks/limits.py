@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dutyfree.contract import Sandbox
-from dutyfree.model import Capability, Network, Resources, SandboxSpec, Upper
+from dutyfree.model import Capability, Network, Resources, SandboxSpec, Writes
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, run
@@ -86,7 +86,7 @@ async def fork_bomb(context: Context) -> None:
     needs=(Capability.LIMIT_DISK,),
 )
 async def disk(context: Context) -> None:
-    for upper in context.uppers:
+    for upper in context.writable_places:
         box = await _small_disk(context, upper)
         path = await context.scratch(box)
         seen = await run(box, f"head -c {32 * MIB} /dev/zero > {path}/big")
@@ -98,7 +98,7 @@ async def disk(context: Context) -> None:
 
 @check("limits.inodes", "running out of inodes also sets disk_full", needs=(Capability.LIMIT_DISK,), limit_s=90)
 async def inodes(context: Context) -> None:
-    box = await _small_disk(context, Upper.TMPFS)
+    box = await _small_disk(context, Writes.MEMORY)
     path = await context.scratch(box)
     line = "i=0; while [ $i -lt 60000 ]; do : > $i || exit 9; i=$((i+1)); done"
     seen = await run(box, line, cwd=path, timeout_s=60)
@@ -109,7 +109,7 @@ async def inodes(context: Context) -> None:
 
 @check("limits.disk-within", "a command within the disk limit is not disturbed", needs=(Capability.LIMIT_DISK,))
 async def disk_within(context: Context) -> None:
-    box = await _small_disk(context, Upper.TMPFS)
+    box = await _small_disk(context, Writes.MEMORY)
     path = await context.scratch(box)
     seen = await run(box, f"head -c {4 * MIB} /dev/zero > {path}/fits")
     expect.exited(seen)
@@ -162,8 +162,8 @@ async def not_requested(context: Context) -> None:
     expect.exited(await run(box, ["true"]))
 
 
-async def _small_disk(context: Context, upper: Upper) -> Sandbox:
-    box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), upper=upper))
+async def _small_disk(context: Context, upper: Writes) -> Sandbox:
+    box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), writes=upper))
     if any("disk" in item.what for item in box.unenforced):
         raise expect.NotRun(
             f"the disk limit is not enforced on an upper of kind {upper.value} here, and the sandbox says so"

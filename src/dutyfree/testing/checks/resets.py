@@ -29,8 +29,8 @@ SPARE_DESCRIPTORS = 4
 
 @check("reset.files", "after a reset all files are as in a new sandbox with the same spec", needs=NEEDS, limit_s=60)
 async def files(context: Context) -> None:
-    for upper in context.uppers:
-        spec = SandboxSpec(upper=upper)
+    for upper in context.writable_places:
+        spec = SandboxSpec(writes=upper)
         box = await context.sandbox(spec)
         pristine = await inventory(await context.sandbox(spec))
         expect.exited(await run(box, VANDALISM))
@@ -204,8 +204,8 @@ async def environment(context: Context) -> None:
     "reset.disk", "after a reset a full disk is empty, and its limit still holds", needs=(*NEEDS, Capability.LIMIT_DISK)
 )
 async def disk(context: Context) -> None:
-    for upper in context.uppers:
-        box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), upper=upper))
+    for upper in context.writable_places:
+        box = await context.sandbox(SandboxSpec(Resources(disk_bytes=8 * MIB), writes=upper))
         if any(item.what is Capability.LIMIT_DISK for item in box.unenforced):
             continue  # the sandbox itself reports that it does not enforce this limit
         for number in range(2):

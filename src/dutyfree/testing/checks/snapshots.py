@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed, InvalidRequest, SandboxGone
-from dutyfree.model import Action, Capability, Image, Phase, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Capability, Image, Phase, Resources, SandboxSpec, Writes
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.checks.leaks import nothing_left
@@ -22,8 +22,8 @@ DEPTH = 12
 SNAPSHOTS = 30
 UPPERS = (
     SandboxSpec(),
-    SandboxSpec(upper=Upper.DISK),
-    SandboxSpec(Resources(disk_bytes=None), upper=Upper.DISK),
+    SandboxSpec(writes=Writes.DISK),
+    SandboxSpec(Resources(disk_bytes=None), writes=Writes.DISK),
 )
 """Each kind of upper, in which a sandbox keeps the files it writes."""
 
@@ -47,7 +47,7 @@ async def _compare(context: Context, spec: SandboxSpec, *, busy: bool) -> None:
     async with await box.snapshot() as snapshot:
         expect.exited(await run(box, "echo later > /tmp/zoo/file; rm -rf /tmp/zoo/deep; echo later > /tmp/zoo/later"))
         other = await context.sandbox(replace(spec, image=snapshot.image))
-        case = f"{'busy' if busy else 'idle'}, {spec.upper.value}"
+        case = f"{'busy' if busy else 'idle'}, {spec.writes.value}"
         seen, seen_attributes = await _files(other)
         expect.equal(differences(seen, moment), [], f"what differs from the moment ({case})")
         expect.equal(seen_attributes, attributes, f"the extended attributes ({case})")
@@ -269,7 +269,7 @@ async def again(context: Context) -> None:
                 await (await box.snapshot()).discard()
                 seen = (await run(box, "cat /tmp/?")).text.split()
                 expect.equal(
-                    seen, [str(n) for n in range(number + 1)], f"the content of the files ({spec.upper.value})"
+                    seen, [str(n) for n in range(number + 1)], f"the content of the files ({spec.writes.value})"
                 )
             await box.destroy()
 
@@ -376,4 +376,4 @@ async def save(context: Context) -> None:
 
 
 def _specs(context: Context) -> list[SandboxSpec]:
-    return [spec for spec in UPPERS if spec.upper in context.uppers]
+    return [spec for spec in UPPERS if spec.writes in context.writable_places]

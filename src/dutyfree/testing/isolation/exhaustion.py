@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed
-from dutyfree.model import Action, Capability, Isolation, Observation, Resources, SandboxSpec, Upper
+from dutyfree.model import Action, Capability, Isolation, Observation, Resources, SandboxSpec, Writes
 from dutyfree.testing.isolation.privileges import has_other_users
 from dutyfree.testing.isolation.probe import Broken, NotApplicable, Recorded, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
@@ -176,8 +176,8 @@ async def _opens_seen(scene: Scene, opener: Sandbox) -> int:
     return seen
 
 
-def _fills(upper: Upper) -> None:
-    spec = SandboxSpec(resources=Resources(disk_bytes=DISK_BYTES), upper=upper)
+def _fills(upper: Writes) -> None:
+    spec = SandboxSpec(resources=Resources(disk_bytes=DISK_BYTES), writes=upper)
 
     @EXHAUSTION.probe(
         f"fill-{upper}",
@@ -227,8 +227,8 @@ def _free_bytes() -> tuple[int, ...]:
     return tuple(shutil.disk_usage(place).free for place in ("/", "/dev/shm", tempfile.gettempdir()))
 
 
-_fills(Upper.TMPFS)
-_fills(Upper.DISK)
+_fills(Writes.MEMORY)
+_fills(Writes.DISK)
 
 
 async def _needs_own_users(scene: Scene) -> None:
