@@ -73,7 +73,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         "--writes",
         choices=[str(each) for each in Writes],
         default="memory",
-        help="where its writes are kept: in memory (tmpfs) or on disk (default: tmpfs)",
+        help="where its writes are kept: in memory (the default) or on disk",
     )
     action = parser.add_argument_group("command")
     action.add_argument(
