@@ -70,8 +70,8 @@ hosts: native
 	$(PYTEST) -q -raR $(BESIDE) tests/hosts
 
 rootless: native
-	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/test_cli_run.py tests/unit/test_client_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_*.py tests/unit/test_images_*.py tests/integration/test_image_build.py tests/integration/test_cell_programs.py tests/integration/test_cell_root.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/cli/test_run.py tests/integration/client/test_examples.py -k '[cell- or a_cell or program'
+	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_*.py tests/unit/test_images_*.py tests/integration/images/recipes/test_build.py tests/integration/substrates/cell/test_programs.py tests/integration/substrates/cell/test_root.py
 
 test:
 	@: > $(NOT_RUN)

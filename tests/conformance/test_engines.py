@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from bare_engine import BareEngine
-from company import is_alone
 
+from conformance.bare_engine import BareEngine
+from conformance.company import is_alone
 from dutyfree.contract import Substrate
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.model import ActionPath, SandboxSpec
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.testing import Check, Outcome, all_checks, known_gaps, run_check
 from dutyfree.testing.context import Context
-from engines_here import OTHER_MACHINES, engine
+from support.engines import OTHER_MACHINES, engine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from company import is_alone
 
 import dutyfree
+from conformance.company import is_alone
 from dutyfree import native
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.testing import all_checks

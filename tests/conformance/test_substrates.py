@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import pytest
-from company import is_alone
 
+from conformance.company import is_alone
 from dutyfree.contract import Substrate
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.substrates.guarded import GuardedSubstrate

@@ -6,13 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from lying_substrate import LyingSubstrate
 
 from dutyfree.contract import Substrate
 from dutyfree.model import Capability
@@ -22,6 +17,7 @@ from dutyfree.testing import Broken, Check, NotRun, Outcome, Report, all_checks,
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context
 from dutyfree.testing.gaps import KNOWN_GAPS
+from support.lying_substrate import LyingSubstrate
 
 
 def checks(*ids: str) -> list[Check]:

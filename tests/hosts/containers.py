@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from docker_engine import ROOT, Engine, any_engine
 from dutyfree.native import spawner_path
+from support.docker_engine import Engine, any_engine
+from support.repository import ROOT
 
 PYTHON = os.path.realpath(sys.executable)
 NO_FILTER = ("--security-opt", "seccomp=unconfined")

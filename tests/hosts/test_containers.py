@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from containers import ALL_OF_PROC, NO_FILTER, ROOTS, engine_with_image, in_container
-from made_hosts import read
 
-from docker_engine import Engine
+from hosts.containers import ALL_OF_PROC, NO_FILTER, ROOTS, engine_with_image, in_container
+from hosts.made_hosts import read
+from support.docker_engine import Engine
 
 IMAGE = "dutyfree-test/life:latest"
 ADMIN = ("--cap-add", "SYS_ADMIN")

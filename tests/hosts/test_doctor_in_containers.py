@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from containers import ALL_OF_PROC, NO_FILTER, ROOTS, engine_with_image, in_container
 
-from docker_engine import Engine
+from hosts.containers import ALL_OF_PROC, NO_FILTER, ROOTS, engine_with_image, in_container
+from support.docker_engine import Engine
 
 IMAGE = "dutyfree-test/python:latest"
 STEPS_TO_WORK = 3

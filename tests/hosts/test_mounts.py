@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_hosts import live, run
+
+from hosts.made_hosts import live, run
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts: only root can make them"),

@@ -13,7 +13,7 @@ from dutyfree.errors import SubstrateUnavailable
 from dutyfree.model import SandboxSpec
 from dutyfree.testing.gaps import known_probe_gaps
 from dutyfree.testing.isolation import PROBES, CannotCompile, Outcome, Probe, Prober, compile_program
-from engines_here import ENGINES, MACHINES, OTHER_MACHINES, engine
+from support.engines import ENGINES, MACHINES, OTHER_MACHINES, engine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 

@@ -1,0 +1,51 @@
+"""The recipe of a real package, from its example: built once, and its tests run in what was built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dutyfree.images.recipes import file as recipe_file
+from dutyfree.images.recipes.builder import build
+from dutyfree.model import Action, SandboxSpec
+from dutyfree.substrates.cell import CellSubstrate
+from support.repository import ROOT
+
+PREPARE = ROOT / "examples" / "attrs" / "prepare.py"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    try:
+        with urllib.request.urlopen("https://pypi.org/simple/attrs/", timeout=10):
+            pass
+    except OSError:
+        pytest.skip("PyPI is out of reach")
+    done = subprocess.run([sys.executable, PREPARE, tmp_path / "attrs"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_attrs_is_built_once_and_its_tests_run(recipe: Path, tmp_path: Path) -> None:
+    name, wanted = recipe_file.load(recipe)
+    assert name == "attrs"
+    async with CellSubstrate(store=tmp_path / "store") as cells:
+        first = await build(wanted, cells, cells.store)
+        assert [(stage.name, stage.cached) for stage in first.stages[1:]] == [
+            ("repository", False),
+            ("dependencies", False),
+        ]
+        second = await build(wanted, cells, cells.store)
+        assert all(stage.cached for stage in second.stages)
+        assert second.image == first.image
+        async with await cells.create(SandboxSpec(image=second.image)) as sandbox:
+            line = "git status --porcelain && python -m pytest -q -p no:cacheprovider -k 'not wrapped_annotation' tests"
+            seen = await sandbox.run(Action(line))
+        assert seen.exit_code == 0, seen.text[-2000:]
+        assert " passed" in seen.text.splitlines()[-1]
