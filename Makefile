@@ -69,9 +69,12 @@ unit: native
 hosts: native
 	$(PYTEST) -q -raR $(BESIDE) tests/hosts
 
+rootless: CELL_TESTS := diagnosis holes inheritance netlink programs root snapshot standstill
+rootless: ROOTLESS := tests/unit/archive tests/unit/images tests/unit/substrates/cell tests/integration/images/recipes/test_build.py
+rootless: ROOTLESS += $(CELL_TESTS:%=tests/integration/substrates/cell/test_%.py)
 rootless: native
-	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/unit/cli/test_run.py tests/integration/client/test_examples.py -k '[cell- or a_cell or program'
-	@scripts/as-ordinary-user -q $(BESIDE) tests/unit/test_cell_*.py tests/unit/test_images_*.py tests/integration/images/recipes/test_build.py tests/integration/substrates/cell/test_programs.py tests/integration/substrates/cell/test_root.py
+	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/integration/cli/test_run.py tests/integration/client/test_examples.py -k '[cell- or a_cell or program'
+	@scripts/as-ordinary-user -q $(BESIDE) $(ROOTLESS)
 
 test:
 	@: > $(NOT_RUN)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from dutyfree.client.box import Box
-from dutyfree.contract import Sandbox
-from dutyfree.leases.binding import Binding
+from dutyfree.contract import Sandbox, Substrate
+from dutyfree.leases.binding import Binding, bind
 from dutyfree.leases.fence import Fence
-from dutyfree.leases.table import Lease
+from dutyfree.leases.table import Lease, LeaseTable
 from dutyfree.model import Capability, SandboxSpec
 from dutyfree.pool.grants import Grant, LiveSandbox, SpanSink
 from dutyfree.pool.members import Member
 from dutyfree.pool.wanted import plain
 from dutyfree.trace import now_ns
+
+TABLE = LeaseTable()
 
 
 class NoHost:
@@ -49,3 +53,25 @@ def boxed(
     live = LiveSandbox(inner, SpanSink())
     grant = Grant(lease, member, live, "hit", fence, binding, env, capabilities, restore, sealed, now_ns())
     return Box(grant, NoHost())
+
+
+@dataclass
+class FencedLease:
+    """A lease, with the sandbox inside of its fence and the box outside."""
+
+    inner: Sandbox
+    fence: Fence
+    lease: Lease
+    box: Box
+
+
+async def lease_sandbox(
+    substrate: Substrate, binding: Binding | None = None, spec: SandboxSpec | None = None
+) -> FencedLease:
+    """Create a sandbox and lease it."""
+    inner = await substrate.create(spec or SandboxSpec())
+    lease = TABLE.grant(inner.id, "ann", time.monotonic(), 60.0)
+    TABLE.release(lease.id, lease.token)
+    fence, binding = Fence(lease.id), binding or Binding()
+    await bind(inner, binding, substrate.capabilities)
+    return FencedLease(inner, fence, lease, boxed(inner, fence, lease, binding, substrate.capabilities))

@@ -111,3 +111,43 @@ def record(key: bytes, value: bytes) -> bytes:
 
 
 END = bytes(1024)
+
+
+def opaque(path: Path) -> None:
+    os.setxattr(path, OWNERSHIP.opaque_xattr, b"y")
+
+
+def whiteout(path: Path) -> None:
+    os.mknod(path, stat.S_IFCHR, 0)
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def make_rich_tree(tree: Path) -> Path:
+    """A tree with every kind of file, attribute and owner that layers keep."""
+    write(tree / "d/file", "content" * 10_000, 0o4750)
+    os.link(tree / "d/file", tree / "again")
+    (tree / "d/link").symlink_to("/nowhere")
+    os.mkfifo(tree / "d/pipe", 0o620)
+    whiteout(tree / "gone")
+    (tree / "o").mkdir(mode=0o1777)
+    opaque(tree / "o")
+    write(tree / "forbidden/f", "secret", 0)
+    os.setxattr(tree / "d", "user.note", b"\0\xff")
+    with (tree / "sparse").open("wb") as file:
+        for at in (0, 10_000_000, 30_000_000):
+            file.seek(at)
+            file.write(b"data")
+        file.truncate(50_000_000)
+    if IS_ROOT:
+        os.chown(tree / "d", OWNERSHIP.stored(1000), OWNERSHIP.stored(50))
+        os.chown(tree / "d/link", OWNERSHIP.stored(7), OWNERSHIP.stored(8), follow_symlinks=False)
+        os.setxattr(tree / "again", "security.capability", bytes.fromhex("0000000300000000") + bytes(16))
+    for path in (tree / "d/file", tree / "d", tree / "o", tree):
+        os.utime(path, ns=(1, 1_234_567_890_123_456_789))
+    (tree / "forbidden").chmod(0o000 if IS_ROOT else 0o500)
+    return tree

@@ -100,17 +100,6 @@ def test_many_threads_can_share_a_box(box: sync.Box) -> None:
     assert seen == [f"{number}\n" for number in range(40)]
 
 
-def test_a_group_is_prepared_by_a_plain_function() -> None:
-    def prepare(box: sync.Box) -> None:
-        box.files.write("/tmp/prepared", b"once")
-
-    with sync.local(substrate="cell") as host, host.group(n=3, prepare=prepare) as boxes:
-        assert (len(boxes), boxes.failures) == (3, ())
-        assert [box.files.read("/tmp/prepared") for box in boxes] == [b"once"] * 3
-        boxes[0].files.write("/tmp/prepared", b"changed")
-        assert boxes[1].files.read("/tmp/prepared") == b"once"
-
-
 def test_map_calls_a_plain_function_in_threads() -> None:
     together = threading.Barrier(3, timeout=30)
     seen: list[tuple[int, int]] = []

@@ -6,34 +6,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dutyfree.measure.results import layout
 from dutyfree.measure.results.directory import load_results
 from support.repository import ROOT
-
-BENCH = [sys.executable, "-m", "dutyfree", "bench"]
-
-
-def bench(*words: str | Path, code: int = 0, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*BENCH, *map(str, words)], capture_output=True, text=True, timeout=timeout_s)
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def told(*words: str | Path, code: int = 0) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(bench("--json", "--no-report", *words, code=code).stdout)
-    return answer
+from support.shell import BENCH, bench, bench_json
 
 
 def test_a_study_from_flags(tmp_path: Path) -> None:
     out = tmp_path / "r"
-    answer = told(
+    answer = bench_json(
         *("--substrate", "process", "--substrate", "fake:name=memory", "--workload", "T0"),
         *("--length", "1", "--length", "5", "--trials", "2", "--seed", "9", "--output", out),
     )
@@ -58,11 +44,11 @@ def test_a_study_from_a_file_with_a_summary(tmp_path: Path) -> None:
 
 def test_a_time_limit_and_then_the_rest(tmp_path: Path) -> None:
     flags = ("--substrate", "process", "--trials", "200", "--length", "10")
-    answer = told(*flags, "--output", tmp_path / "r", "--time-limit", "1s")
+    answer = bench_json(*flags, "--output", tmp_path / "r", "--time-limit", "1s")
     assert answer["cut_short"] == "the time limit was reached"
     first = answer["trials"]
     assert 0 < first < answer["planned"] == 400
-    answer = told("--output", tmp_path / "r", "--resume", "--time-limit", "1s")
+    answer = bench_json("--output", tmp_path / "r", "--resume", "--time-limit", "1s")
     assert answer["trials"] > first
 
 
@@ -86,11 +72,11 @@ def test_an_interrupt_leaves_a_valid_result(tmp_path: Path, number: signal.Signa
 
 def test_a_substrate_that_cannot_be_had(tmp_path: Path) -> None:
     nowhere = f"docker:host=unix://{tmp_path}/none.sock"
-    answer = told("--substrate", nowhere, "--substrate", "fake", "--trials", "1", "--output", tmp_path / "a")
+    answer = bench_json("--substrate", nowhere, "--substrate", "fake", "--trials", "1", "--output", tmp_path / "a")
     [name] = answer["unavailable"]
     assert name.startswith("docker")
     assert {each["arm"] for each in answer["conditions"]} == {"null", "fake"}
-    told("--substrate", nowhere, "--trials", "1", "--output", tmp_path / "b", code=3)
+    bench_json("--substrate", nowhere, "--trials", "1", "--output", tmp_path / "b", code=3)
 
 
 def test_a_study_of_which_nothing_succeeds(tmp_path: Path) -> None:
@@ -99,7 +85,7 @@ def test_a_study_of_which_nothing_succeeds(tmp_path: Path) -> None:
         'name = "w"\n[[opening]]\nname = "no"\nkind = "command"\nrun = "false"\nexpect = { exit_code = 0 }\n'
     )
     flags = ("--workload", workload, "--length", "1", "--trials", "2")
-    answer = told("--substrate", "fake", *flags, "--output", tmp_path / "r", code=1)
+    answer = bench_json("--substrate", "fake", *flags, "--output", tmp_path / "r", code=1)
     [fake] = [each for each in answer["conditions"] if each["arm"] == "fake"]
     assert (fake["failed"], fake["causes"], fake["trajectory_ms"]) == (2, ["no: exit code 1, not 0"], None)
 
@@ -133,37 +119,26 @@ def test_mistakes_are_told_and_nothing_is_begun(tmp_path: Path, words: list[str]
 def test_a_recording_is_replayed_whole_unless_a_length_is_named(tmp_path: Path) -> None:
     recordings = ROOT / "examples" / "trajectories"
     words = ("--substrate", "process", "--workload", recordings / "made_up.jsonl", "--workload", "T0", "--trials", "1")
-    answer = told(*words, "--output", tmp_path / "a")
+    answer = bench_json(*words, "--output", tmp_path / "a")
     assert [each["length"] for each in answer["conditions"] if each["arm"] == "process"] == [5, 10]
-    answer = told(*words, "--length", "all", "--output", tmp_path / "b")
+    answer = bench_json(*words, "--length", "all", "--output", tmp_path / "b")
     assert [each["length"] for each in answer["conditions"] if each["arm"] == "process"] == [5, 1]
-
-
-def test_a_study_that_cannot_begin_is_no_result(tmp_path: Path) -> None:
-    """What is wrong with an image is known when its arm is opened, and then there is a directory already."""
-    arm = ("--substrate", "cell:image=there/is:none", "--trials", "1", "--output", tmp_path / "r")
-    assert "there/is:none" in bench(*arm, code=2).stderr
-    assert not (tmp_path / "r").exists()
 
 
 def test_a_quick_study_goes_on_as_one(tmp_path: Path) -> None:
     words = ("--quick", "--substrate", "fake", "--trials", "9", "--output", tmp_path / "r")
-    assert told(*words)["planned"] == 6
-    assert told(*words, "--resume")["trials"] == 6
+    assert bench_json(*words)["planned"] == 6
+    assert bench_json(*words, "--resume")["trials"] == 6
 
 
 def test_nothing_measured_is_a_failure(tmp_path: Path) -> None:
-    answer = told("--substrate", "fake", "--trials", "1", "--time-limit", "0.001s", "--output", tmp_path / "r", code=1)
+    answer = bench_json(
+        "--substrate", "fake", "--trials", "1", "--time-limit", "0.001s", "--output", tmp_path / "r", code=1
+    )
     assert (answer["trials"], answer["cut_short"]) == (0, "the time limit was reached")
 
 
 def test_results_are_not_written_over(tmp_path: Path) -> None:
     flags = ("--substrate", "fake", "--trials", "1", "--output", tmp_path / "r")
-    told(*flags)
+    bench_json(*flags)
     assert "--resume" in bench(*flags, code=2).stderr
-
-
-def test_what_is_here_is_found_and_measured(tmp_path: Path) -> None:
-    answer = told("--quick", "--time-limit", "5s", "--output", tmp_path / "r")
-    assert {"null", "process", "cell"} <= {each["arm"] for each in answer["conditions"]} | set(answer["unavailable"])
-    assert answer["trials"] > 0

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import json
 import os
-import pty
 import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tarfile
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dutyfree import formatting
 from dutyfree.cli import progress_bar
 from dutyfree.cli.progress_bar import ASCII, State, line
+from support.shell import Shell
 
-DUTYFREE = [sys.executable, "-m", "dutyfree"]
 TINY = """
 name = "tiny"
 
@@ -42,79 +36,9 @@ cwd = "/srv"
 """
 
 
-class Shell:
-    """Runs `dutyfree` in a directory of its own, with a store of its own."""
-
-    def __init__(self, directory: Path, become: tuple[str, ...] = ()) -> None:
-        self.directory = directory
-        self.command = [*become, *DUTYFREE]
-        # The directory is not that of this test run, which may have said where the package is relative to its own.
-        package = Path(formatting.__file__).parents[1]
-        state = directory / "state"
-        self.environment = {**os.environ, "PYTHONPATH": str(package), "DUTYFREE_STATE_DIR": str(state)}
-
-    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*self.command, *words],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code).stdout)
-
-    def names(self) -> list[str]:
-        return [each["name"] for each in self.json("image", "list")["images"]]
-
-    def write(self, name: str, text: str) -> None:
-        (self.directory / name).write_text(text)
-
-    @contextlib.contextmanager
-    def started(self, *words: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-        """The program in a process group of its own, as a shell starts it."""
-        child = subprocess.Popen(
-            [*self.command, *words],
-            cwd=self.directory,
-            env={**self.environment, "TERM": "xterm"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-            # As in the foreground: this test run may be a job in the background, for which shells ignore Ctrl-C.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        with child:
-            try:
-                yield child
-            finally:
-                child.kill()
-
-
 @pytest.fixture
 def dutyfree(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def missing_cells() -> str:
-    """Why there are no cells here, and so no builds; nothing where there are."""
-    done = subprocess.run([*DUTYFREE, "run", "--", "true"], capture_output=True, text=True, timeout=60)
-    return done.stderr if done.returncode == 3 and "hint: " in done.stderr else ""
-
-
-@pytest.fixture
-def cells(dutyfree: Shell, missing_cells: str) -> Shell:
-    """For tests that build."""
-    if missing_cells:
-        pytest.skip(f"dutyfree image build: {missing_cells}")
-    return dutyfree
 
 
 @pytest.fixture
@@ -133,63 +57,6 @@ def wait_until(happened: Callable[[], object]) -> None:
     while not happened():
         assert time.monotonic() < deadline_s, "it never happened"
         time.sleep(0.01)
-
-
-# Building
-
-
-def test_a_recipe_is_built_once(cells: Shell) -> None:
-    cells.write("tiny.toml", TINY)
-    first = cells("image", "build", "tiny.toml")
-    name, digest = first.stdout.split()
-    assert (name, digest[:7], len(digest)) == ("tiny", "sha256:", 71)
-    assert "[2/2] more: built in " in first.stderr
-    assert "\n  first\n" not in first.stderr
-    told = cells.json("image", "build", "tiny.toml", "--name", "again")
-    assert (told["name"], told["digest"]) == ("again", digest)
-    assert [(stage["name"], stage["cached"]) for stage in told["stages"]] == [
-        ("base", True),
-        ("image", True),
-        ("more", True),
-    ]
-    assert {"digest", "seconds"} <= set(told["stages"][0])
-    assert cells.names() == ["again", "tiny"]
-    rebuilt = cells("image", "build", "tiny.toml", "--rebuild", "--verbose").stderr
-    assert "[1/2] image: built in " in rebuilt
-    assert "\n  first\n" in rebuilt
-    assert cells("image", "build", "tiny.toml", "--quiet").stderr == ""
-
-
-def test_a_line_that_fails_is_1_and_shows_its_log(cells: Shell) -> None:
-    script = "seq 1000; printf '\\\\033[31mred\\\\n'; echo oops >&2; exit 4"
-    cells.write("bad.toml", f'[[stage]]\nname = "image"\nrun = ["{script}"]\n')
-    done = cells("image", "build", "bad.toml", code=1)
-    assert done.stdout == ""
-    assert "\n  1000\n  red\n  oops\nerror: stage 'image': line 1 " in done.stderr
-    assert "exit code 4" in done.stderr
-    assert "\n  100\n" not in done.stderr
-    told = cells.json("image", "build", "bad.toml", code=1)["error"]
-    assert (told["kind"], told["party"]) == ("BuildFailed", "caller")
-    assert cells("run", "--recipe", "bad.toml", "--", "true", code=1).stderr.count("  oops\n") == 1
-    assert cells.names() == []
-    assert cells.json("image", "list")["usage"]["layers"] == 0
-    assert cells("image", "check", "--deep").stdout == "no problems found\n"
-
-
-def test_sandboxes_start_from_images_and_recipes(cells: Shell) -> None:
-    cells.write("tiny.toml", TINY)
-    command = ["--quiet", "--", "sh", "-c", "cat one two; echo $A $PWD"]
-    from_recipe = cells("run", "--recipe", "tiny.toml", *command)
-    assert from_recipe.stdout == "one\none\n1 /srv\n"
-    assert cells("run", "--recipe", "tiny.toml", "--", "true").stderr == ""
-    digest = cells.json("image", "build", "tiny.toml")["digest"]
-    assert cells("run", "--image", "tiny", *command).stdout == from_recipe.stdout
-    assert cells("run", "--image", digest[7:19], *command).stdout == from_recipe.stdout
-    unknown = cells("run", "--image", "tyni", "--", "true", code=2)
-    assert unknown.stderr == "error: there is no image 'tyni'\nhint: similar names: tiny\n"
-    cells("run", "--image", "tiny", "--recipe", "tiny.toml", "--", "true", code=2)
-    other = ["--substrate", "process", "--image", "tiny", "--", "true"]
-    assert "no images" in cells("run", *other, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -310,15 +177,6 @@ def test_names_are_removed_and_layers_pruned(dutyfree: Shell, root: Path) -> Non
     assert dutyfree("image", "check", "--deep").stdout == "no problems found\n"
 
 
-def test_stages_go_only_when_they_are_told_to(cells: Shell) -> None:
-    cells.write("tiny.toml", TINY)
-    cells("image", "build", "tiny.toml")
-    assert cells.json("image", "remove", "tiny")["cached_bytes"] > 0
-    assert cells.json("image", "prune", "--older-than", "1h")["layers"] == []
-    pruned = cells.json("image", "prune", "--keep", "0")
-    assert (len(pruned["stages"]), len(pruned["layers"]), pruned["kept_bytes"]) == (2, 2, 0)
-
-
 def test_an_export_replaces_only_when_told_to_and_only_images(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
     dutyfree("image", "import", "root")
     done = dutyfree("image", "export", "root", "out.tar")
@@ -352,44 +210,7 @@ def test_a_reader_that_goes_away(dutyfree: Shell, root: Path) -> None:
         assert child.stderr.read() == b""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user")
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is missing: install util-linux")
-def test_an_ordinary_user_has_images_of_their_own() -> None:
-    # Not tmp_path: pytest closes its directories to everybody else.
-    with tempfile.TemporaryDirectory(prefix="stranger-", dir="/tmp") as name:
-        home = Path(name)
-        (home / "root" / "etc").mkdir(parents=True)
-        shutil.copytree(Path(formatting.__file__).parent, home / "lib" / "dutyfree")
-        os.chown(home, 4321, 4321)
-        ordinary = Shell(home, ("setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"))
-        ordinary.command[-3] = str(Path(sys.executable).resolve())
-        ordinary.environment |= {"PYTHONPATH": str(home / "lib"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": name}
-        ordinary("image", "import", "root")
-        ordinary("image", "export", "root", "out.tar")
-        assert ordinary.names() == ["root"]
-        assert ordinary("image", "check", "--deep").stdout == "no problems found\n"
-        assert (home / "state").stat().st_uid == 4321
-        (home / "closed").mkdir(mode=0o700)
-        for source in ("closed/x", "oci:closed/x", "oci-archive:closed/x:1"):
-            ordinary("image", "import", source, "--name", "x", code=2)
-
-
 # Interrupting
-
-
-def test_ctrl_c_during_a_stage_leaves_nothing(cells: Shell, tmp_path: Path) -> None:
-    cells.write("slow.toml", '[[stage]]\nname = "image"\nrun = ["echo > /srv/x; sleep 4321"]\n')
-    with cells.started("image", "build", "slow.toml") as child:
-        assert child.stderr is not None
-        lines = iter(child.stderr.readline, b"")
-        assert any(b"sleep 4321" in each for each in lines)
-        os.killpg(child.pid, signal.SIGINT)
-        assert child.wait(20) == 130
-        assert child.stderr.read() == b""
-    # Not by opening the store, which would sweep.
-    assert list((tmp_path / "state" / "dutyfree" / "images" / "staging").iterdir()) == []
-    assert cells("image", "check", "--deep").stdout == "no problems found\n"
-    assert cells.json("image", "list")["usage"]["layers"] == 0
 
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="interrupting an import: skopeo is not installed")
@@ -418,32 +239,6 @@ def test_term_during_an_export_leaves_nothing(dutyfree: Shell, root: Path, tmp_p
 
 
 # What a terminal shows
-
-
-def test_a_terminal_shows_a_line_that_goes_away(cells: Shell) -> None:
-    cells.write("slow.toml", '[[stage]]\nname = "image"\nrun = ["sleep 0.5", "sleep 4321"]\n')
-    controller, device = pty.openpty()
-    start_s = time.monotonic()
-    try:
-        with cells.started("image", "build", "slow.toml", stderr=device) as child:
-            os.close(device)
-            shown = b""
-            while b"sleep 4321" not in shown:
-                shown += os.read(controller, 4096)
-            os.killpg(child.pid, signal.SIGINT)
-            assert child.wait(20) == 130
-            with contextlib.suppress(OSError):  # what a terminal gives whose other end is closed
-                while more := os.read(controller, 4096):
-                    shown += more
-    finally:
-        os.close(controller)
-    text = shown.decode()
-    assert "[0/1] base: cached\r\n" in text
-    assert text.count("[1/1] image  sleep 0.5  ") >= 2
-    # Every drawing clears the line first; so do the two lines that are said, and the end.
-    assert text.count("\r\x1b[K") <= 10 * (time.monotonic() - start_s) + 4
-    assert text.endswith("\r\x1b[K")
-    assert "[1/1] image: sleep" not in text
 
 
 def test_the_line_says_what_is_done() -> None:

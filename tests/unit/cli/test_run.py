@@ -6,7 +6,6 @@ import base64
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 
 import dutyfree
 from dutyfree import codec
+from support.shell import DUTYFREE
 
-DUTYFREE = [sys.executable, "-m", "dutyfree"]
 RUN = [*DUTYFREE, "run", "--quiet", "--substrate", "process"]
 
 
@@ -26,13 +25,6 @@ def run(*words: str, stdin: bytes = b"", timeout_s: float = 30) -> subprocess.Co
 def test_output_input_and_exit_code_pass_through() -> None:
     done = run("--", "sh", "-c", "cat; echo err >&2; exit 7", stdin=b"in\x00\xff")
     assert (done.stdout, done.stderr, done.returncode) == (b"in\x00\xff", b"err\n", 7)
-
-
-def test_a_cell_is_the_default() -> None:
-    done = subprocess.run([*DUTYFREE, "run", "--", "python3", "-c", "print(1)"], capture_output=True, timeout=60)
-    if done.returncode == 3 and b"hint: " in done.stderr:
-        pytest.skip(f"dutyfree run in a cell: {done.stderr.decode()}")
-    assert (done.stdout, done.returncode) == (b"1\n", 0)
 
 
 def test_the_separator_may_be_left_out() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import dutyfree
 from dutyfree.client.box import Box
-from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost, SubstrateFailed
-from dutyfree.leases.binding import Binding
+from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost
 from dutyfree.model import Recipe, SandboxSpec, Stage
 from dutyfree.pool import core
 from dutyfree.pool.costs import Step
@@ -131,21 +130,6 @@ async def test_a_listener_that_fails_costs_no_sandbox() -> None:
         for _ in range(3):
             await pool.release(await pool.acquire(wanted, timeout_s=5))
         assert len(told) == 3
-
-
-async def test_a_lease_that_expires_while_it_is_bound_writes_nothing_more() -> None:
-    async with pool_of(FakeSubstrate("cell"), sandboxes=1) as (pool, stager):
-        wanted = await plain(stager)
-        binding = Binding(files={f"/tmp/{number}": bytes(200_000) for number in range(40)})
-        try:
-            grant = await pool.acquire(wanted, ttl_s=0.05, binding=binding, timeout_s=20)
-        except (LeaseLost, SubstrateFailed):
-            pass
-        else:
-            await pool.release(grant)
-        after = await pool.acquire(wanted, timeout_s=20)
-        await asyncio.sleep(0.5)
-        assert (await Box(after, pool).run("cat /tmp/39")).exit_code == 1
 
 
 async def test_groups_do_not_wait_for_each_other() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from dutyfree.images.trees.pack import pack
 from dutyfree.images.trees.unpack import unpack
 from dutyfree.removal import remove_tree
 from support.layer_trees import IS_ROOT, OWNERSHIP, described
+from support.layer_values import LAYERS, Directory, Layer, written
 
 NAMES = st.one_of(
     st.sampled_from([b"a", b"b", b"dir", b"x" * 120, "é".encode()]),
@@ -94,35 +94,6 @@ def test_any_tree_survives_the_way_there_and_back(places: Path, content: dict[by
         assert described(target) == described(source) == described(copy)
 
 
-# A layer as a value: what each name is in it. Directories carry a mode, which tells whose attributes won.
-Layer = dict[str, "str | Directory | None"]
-"""Text is a file, None a deletion."""
-
-
-class Directory:
-    def __init__(self, content: Layer, mode: int, opaque: bool = False) -> None:
-        self.content, self.mode, self.opaque = content, mode, opaque
-
-    def __repr__(self) -> str:
-        return f"Directory({self.content}, {self.mode:o}{', opaque' if self.opaque else ''})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Directory) and vars(self) == vars(other)
-
-
-SHORT_NAMES = st.sampled_from("abc")
-THINGS = st.one_of(st.sampled_from(["1", "2", "3"]), st.none())
-LAYERS = st.recursive(
-    st.dictionaries(SHORT_NAMES, THINGS, max_size=3),
-    lambda below: st.dictionaries(
-        SHORT_NAMES,
-        st.one_of(THINGS, st.builds(Directory, below, st.sampled_from([0o700, 0o755, 0o711]), st.booleans())),
-        max_size=3,
-    ),
-    max_leaves=10,
-)
-
-
 def seen_through(lower: Layer, upper: Layer) -> Layer:
     """What shows when one layer is laid over what is seen already."""
     seen = dict(lower)
@@ -141,20 +112,6 @@ def seen(layers: Sequence[Layer]) -> Layer:
     for layer in layers:
         shown = seen_through(shown, layer)
     return shown
-
-
-def write_layer(layer: Layer, at: Path) -> None:
-    for name, thing in layer.items():
-        path = at / name
-        if thing is None:
-            os.mknod(path, stat.S_IFCHR, 0)
-        elif isinstance(thing, str):
-            path.write_text(thing)
-        else:
-            path.mkdir(mode=thing.mode)
-            write_layer(thing.content, path)
-            if thing.opaque:
-                os.setxattr(path, OWNERSHIP.opaque_xattr, b"y")
 
 
 def read_layer(at: Path) -> Layer:
@@ -177,17 +134,6 @@ def has_marks(layer: Layer) -> bool:
     )
 
 
-def written(layers: Sequence[Layer], place: Path) -> list[Path]:
-    trees = []
-    for number, layer in enumerate(layers):
-        raw, tree = place / f"{number}-raw", place / f"{number}"
-        raw.mkdir()
-        write_layer(layer, raw)
-        copy_tree(raw, tree)
-        trees.append(tree)
-    return trees
-
-
 @settings(max_examples=250, deadline=None)
 @given(layers=st.lists(LAYERS, min_size=1, max_size=4), kept=st.integers(0, 3), link=st.booleans())
 def test_a_merge_has_the_effect_of_what_was_merged(places: Path, layers: list[Layer], kept: int, link: bool) -> None:
@@ -200,28 +146,3 @@ def test_a_merge_has_the_effect_of_what_was_merged(places: Path, layers: list[La
     assert whole == seen(layers)
     assert not has_marks(whole)
     assert seen([*layers[:kept], part]) == seen(layers)
-
-
-@pytest.mark.skipif(not IS_ROOT, reason="only root can mount overlays here")
-@settings(max_examples=40, deadline=None)
-@given(layers=st.lists(LAYERS, min_size=2, max_size=4), kept=st.integers(0, 2))
-def test_a_merge_shows_what_the_kernel_shows(places: Path, layers: list[Layer], kept: int) -> None:
-    kept = min(kept, len(layers) - 2)
-    place = Path(tempfile.mkdtemp(dir=places))
-    trees = written(layers, place)
-    merge_trees(trees, place / "whole", bottom=True, ownership=OWNERSHIP)
-    merge_trees(trees[kept:], place / "part", bottom=False, ownership=OWNERSHIP)
-    (place / "empty").mkdir()
-    whole = described(place / "whole")
-    assert as_the_kernel_shows(trees, place) == whole
-    assert as_the_kernel_shows([*trees[:kept], place / "empty", place / "part"], place) == whole
-
-
-def as_the_kernel_shows(trees: list[Path], place: Path) -> dict[str, tuple[object, ...]]:
-    (place / "seen").mkdir(exist_ok=True)
-    lower = ":".join(str(tree) for tree in reversed(trees))
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", f"ro,lowerdir={lower}", place / "seen"], check=True)
-    try:
-        return described(place / "seen")
-    finally:
-        subprocess.run(["umount", place / "seen"], check=True)

@@ -17,30 +17,18 @@ from pathlib import Path
 
 import pytest
 
-import dutyfree
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.images.trees import copy_tree, copying, measure, merge_trees
 from dutyfree.images.trees.descent import Descent, walk
 from dutyfree.images.trees.pack import pack
 from dutyfree.removal import remove_tree
-from support.layer_trees import IS_ROOT, OWNERSHIP, described
-
-root_only = pytest.mark.skipif(not IS_ROOT, reason="only root can do this")
+from support.layer_trees import IS_ROOT, OWNERSHIP, described, make_rich_tree, opaque, whiteout, write
 
 
-def opaque(path: Path) -> None:
-    os.setxattr(path, OWNERSHIP.opaque_xattr, b"y")
-
-
-def whiteout(path: Path) -> None:
-    os.mknod(path, stat.S_IFCHR, 0)
-
-
-def write(path: Path, text: str, mode: int = 0o644) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
+@pytest.fixture
+def rich(tmp_path: Path) -> Path:
+    return make_rich_tree(tmp_path / "rich")
 
 
 def texts(tree: Path) -> dict[str, str]:
@@ -55,33 +43,6 @@ def texts(tree: Path) -> dict[str, str]:
         else:
             short[name] = str(node[-1], "utf-8") if isinstance(node[-1], bytes) else str(node[0])
     return short
-
-
-@pytest.fixture
-def rich(tmp_path: Path) -> Path:
-    tree = tmp_path / "rich"
-    write(tree / "d/file", "content" * 10_000, 0o4750)
-    os.link(tree / "d/file", tree / "again")
-    (tree / "d/link").symlink_to("/nowhere")
-    os.mkfifo(tree / "d/pipe", 0o620)
-    whiteout(tree / "gone")
-    (tree / "o").mkdir(mode=0o1777)
-    opaque(tree / "o")
-    write(tree / "forbidden/f", "secret", 0)
-    os.setxattr(tree / "d", "user.note", b"\0\xff")
-    with (tree / "sparse").open("wb") as file:
-        for at in (0, 10_000_000, 30_000_000):
-            file.seek(at)
-            file.write(b"data")
-        file.truncate(50_000_000)
-    if IS_ROOT:
-        os.chown(tree / "d", OWNERSHIP.stored(1000), OWNERSHIP.stored(50))
-        os.chown(tree / "d/link", OWNERSHIP.stored(7), OWNERSHIP.stored(8), follow_symlinks=False)
-        os.setxattr(tree / "again", "security.capability", bytes.fromhex("0000000300000000") + bytes(16))
-    for path in (tree / "d/file", tree / "d", tree / "o", tree):
-        os.utime(path, ns=(1, 1_234_567_890_123_456_789))
-    (tree / "forbidden").chmod(0o000 if IS_ROOT else 0o500)
-    return tree
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -106,19 +67,6 @@ def test_a_copy_over_nothing_but_an_empty_directory(tmp_path: Path, rich: Path) 
         copy_tree(tmp_path / "missing", tmp_path / "other")
 
 
-@root_only
-def test_a_copy_to_another_file_system(tmp_path: Path, rich: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", other], check=True)
-    try:
-        for link in (False, True):
-            copy_tree(rich, other / f"{link}", link=link)
-            assert described(other / f"{link}") == described(rich)
-    finally:
-        subprocess.run(["umount", other], check=True)
-
-
 def test_a_copy_leaves_out_what_layers_do_not_hold(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "dev").mkdir(parents=True)
@@ -134,15 +82,6 @@ def test_a_copy_leaves_out_what_layers_do_not_hold(tmp_path: Path) -> None:
     copy_tree(tree, tmp_path / "copy")
     assert texts(tmp_path / "copy") == {"dev": "empty", "f": "x"}
     assert os.listxattr(tmp_path / "copy/f") == os.listxattr(tmp_path / "copy/dev") == []
-
-
-@root_only
-def test_device_nodes_are_not_copied(tmp_path: Path) -> None:
-    (tmp_path / "tree").mkdir()
-    os.mknod(tmp_path / "tree/null", stat.S_IFCHR, os.makedev(1, 3))
-    for make in (copy_tree, lambda tree, target: merge_trees([tree], target, bottom=True, ownership=OWNERSHIP)):
-        with pytest.raises(InvalidRequest, match="device"):
-            make(tmp_path / "tree", tmp_path / f"copy{id(make)}")
 
 
 def test_half_a_layer_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
@@ -346,53 +285,6 @@ def test_a_way_up_without_descriptors_closes_nobody_elses(tmp_path: Path) -> Non
         [sys.executable, "-c", SHORT_OF_DESCRIPTORS, tmp_path / "tree"], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "Too many open files\ndone\n", done.stderr
-
-
-TWO_READERS = """
-import io, sys, threading
-from pathlib import Path
-from dutyfree.images.trees.pack import pack
-from dutyfree.images.ownership import Ownership
-tree = Path(sys.argv[1], "tree")
-(tree / "closed").mkdir(parents=True)
-(tree / "closed/file").write_bytes(bytes(3_000_000))
-(tree / "closed").chmod(0o055)
-inside, digests = threading.Event(), []
-
-def second():
-    inside.wait()
-    digests.append(pack(tree, None, Ownership.here()))
-
-thread = threading.Thread(target=second)
-thread.start()
-
-def on_bytes(size):
-    inside.set()
-    thread.join(0.1)
-
-digests.append(pack(tree, None, Ownership.here(), on_bytes))
-thread.join()
-digests.append(pack(tree, None, Ownership.here()))
-print(len(set(digests)), oct((tree / "closed").stat().st_mode & 0o777))
-"""
-
-
-@root_only
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is missing: install util-linux")
-def test_two_readers_of_an_ordinary_user_see_the_same(memory: Path) -> None:
-    shutil.copytree(Path(dutyfree.__file__).parent, memory / "lib/dutyfree")
-    os.chown(memory, 4321, 4321)
-    become = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]
-    interpreter = str(Path(sys.executable).resolve())
-    done = subprocess.run(
-        [*become, interpreter, "-B", "-c", TWO_READERS, memory],
-        env={"PYTHONPATH": str(memory / "lib")},
-        cwd=memory,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout == "1 0o55\n", done.stderr
 
 
 def test_a_live_tree_may_change_without_harm(tmp_path: Path) -> None:

@@ -84,23 +84,6 @@ def test_stages_before_and_after_the_clock_starts() -> None:
     assert split_stages(stages[3:4], Warmth.IMAGE) == ((), stages[3:4])
 
 
-async def test_what_is_left_to_do_goes_by_what_the_stages_before_it_said(tmp_path: Path) -> None:
-    seen = ScriptedAction("seen", ActionKind.INSPECT, Action("cat /tmp/seen"), Expectation(contains=("one two /tmp",)))
-    workload = Workload(
-        "staged",
-        stages=(
-            Stage("repository", env={"A": "one", "B": "old"}, cwd="/tmp"),
-            Stage("dependencies", env={"B": "two"}, run=('echo "$A $B $(pwd)" > /tmp/seen',)),
-        ),
-        opening=(seen,),
-    )
-    grid = Grid(1, ("staged",), warmths=(Warmth.COLD, Warmth.REPOSITORY))
-    results = await run_study(
-        tmp_path / "r", study_of(Arm("cell", "cell"), grids=(grid,)), workloads={"staged": workload}
-    )
-    assert [(trial.outcome, trial.cause) for trial in of(results, "cell")] == [(COMPLETED, "")] * 2
-
-
 async def test_think_time_is_kept_and_is_no_part_of_the_trial(tmp_path: Path) -> None:
     thoughtful = Workload(
         "thoughtful",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from pathlib import Path
@@ -20,9 +19,8 @@ from dutyfree.errors import (
     LinkFailed,
     SandboxGone,
     SubstrateFailed,
-    SubstrateUnavailable,
 )
-from dutyfree.model import Action, Capability, Phase, SandboxSpec
+from dutyfree.model import Action, Phase, SandboxSpec
 from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
 from dutyfree.substrates.process import ProcessSubstrate
 from dutyfree.trace import SpanRecorder
@@ -224,27 +222,6 @@ async def test_close_leaves_nothing_although_no_destruction_succeeds() -> None:
         box = await fake.create(SPEC)
     assert not box.alive
     assert not fake.living
-
-
-async def test_around_cells_a_reset_fails_and_forks_are_fakes_too() -> None:
-    fake = FakeSubstrate(
-        "cell", failures=[Failure(Step.RESET, FailureKind.ERROR, {2}), Failure(Step.RUN, FailureKind.DEATH, {1})]
-    )
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(fake)
-        except SubstrateUnavailable as error:
-            pytest.skip(str(error))
-        assert {Capability.RESET, Capability.FORK} <= fake.capabilities
-        box = await fake.create(SPEC)
-        (fork,) = await box.fork(1)
-        with pytest.raises(LinkFailed):
-            await fork.run(TRUE)
-        await box.reset()
-        assert (await box.run(TRUE)).ok
-        with pytest.raises(SubstrateFailed):
-            await box.reset()
-        assert not box.alive
 
 
 @pytest.mark.parametrize(

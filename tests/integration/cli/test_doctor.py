@@ -1,0 +1,32 @@
+"""`dutyfree doctor` with every substrate of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from dutyfree.substrates import registry
+from support.engines import OTHER_MACHINES
+from support.engines import found as engines_found
+from support.shell import DUTYFREE
+
+
+@pytest.mark.timeout(400)
+@OTHER_MACHINES
+def test_doctor_tries_every_substrate() -> None:
+    # With what `make engines` got ready: otherwise a disk would be built for machines in the user's own store.
+    environment = {**os.environ, **engines_found()}
+    done = subprocess.run([*DUTYFREE, "doctor", "--json"], capture_output=True, text=True, timeout=380, env=environment)
+    told = json.loads(done.stdout)
+    found = {each["name"]: each for each in told["substrates"]}
+    assert set(found) == set(registry.names())
+    assert found["process"]["works"]
+    assert set(found["process"]["timings_ms"]) == {"create", "run", "destroy"}
+    assert found["process"]["isolation"] == "none"
+    assert done.returncode == (0 if found["cell"]["works"] else 1)
+    for each in found.values():
+        assert each["works"] or each["problem"]
+    assert {"kernel", "cgroups", "user namespaces", "overlayfs", "user"} <= set(told["host"])
