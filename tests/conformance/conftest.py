@@ -46,5 +46,5 @@ def state_directory() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def own_store(state_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What checks save must not stay in the image store of whoever runs them."""
+    """Checks must leave nothing in the image store of the user who runs them."""
     monkeypatch.setenv("DUTYFREE_STATE_DIR", str(state_directory))

@@ -79,7 +79,7 @@ SUBJECTS = [
     Subject("vm", ActionPath.EXEC, CROSSING_CHECKS),
     Subject("bare", ActionPath.EXEC, PATH_CHECKS),
 ]
-"""The slowest first: whoever runs them side by side begins with these."""
+"""The slowest first, so that runs beside each other begin with them."""
 
 
 def cases() -> list[object]:

@@ -62,8 +62,8 @@ def _image() -> bytes:
 
 
 def _libraries(program: Path) -> list[str]:
-    told = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=60).stdout
-    return re.findall(r"(/\S+) \(0x", told)
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=60).stdout
+    return re.findall(r"(/\S+) \(0x", listed)
 
 
 def _stdlib_only(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

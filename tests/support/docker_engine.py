@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.engines import found
+from support.engines import engine_variables
 from support.repository import ROOT
 
 SCRIPT = ROOT / "scripts/docker-engine"
@@ -89,8 +89,8 @@ def _engines_below(home: str) -> str:
 
 @contextmanager
 def any_engine() -> Iterator[Engine]:
-    """The engine that DOCKER_HOST names, or that was got ready for the tests, or else one of our own."""
-    host = os.environ.get("DOCKER_HOST") or found().get("DOCKER_HOST")
+    """The engine that DOCKER_HOST names, or that `make engines` prepared, or else one of our own."""
+    host = os.environ.get("DOCKER_HOST") or engine_variables().get("DOCKER_HOST")
     if host and _answers(host):
         yield Engine(host)
         return

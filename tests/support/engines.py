@@ -1,4 +1,4 @@
-"""What `make engines` got ready on this machine, for the tests that take an engine."""
+"""The engines that `make engines` prepared on this machine, for tests that need one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ OTHER_MACHINES = pytest.mark.xdist_group("machines")
 
 
 @functools.cache
-def found() -> Mapping[str, str]:
-    """The variables that `scripts/engines` wrote; none if it has not run."""
+def engine_variables() -> Mapping[str, str]:
+    """The environment variables that `scripts/engines` wrote; none if it has not run."""
     lines = ENVIRONMENT.read_text().splitlines() if ENVIRONMENT.exists() else []
     words = [word for line in lines for word in shlex.split(line)[1:]]
     return dict(word.split("=", 1) for word in words)
 
 
 def engine(name: str, **options: Any) -> Substrate:
-    """The substrate of this name, over the engine and the image that were got ready. Not open yet."""
+    """The substrate of this name, over the prepared engine and image. Not open yet."""
     for variable in ("DOCKER_HOST", "DUTYFREE_RUNSC", "DUTYFREE_KERNEL"):
-        if variable in found():
-            os.environ.setdefault(variable, found()[variable])
-    if "DUTYFREE_STATE_DIR" in found():
-        store = Path(found()["DUTYFREE_STATE_DIR"], "dutyfree", "images")
-        image = {} if name == "vm" else {"image": found()["DUTYFREE_IMAGE"]}  # a machine starts from its own disk
+        if variable in engine_variables():
+            os.environ.setdefault(variable, engine_variables()[variable])
+    if "DUTYFREE_STATE_DIR" in engine_variables():
+        store = Path(engine_variables()["DUTYFREE_STATE_DIR"], "dutyfree", "images")
+        # A machine starts from its own disk.
+        image = {} if name == "vm" else {"image": engine_variables()["DUTYFREE_IMAGE"]}
         options = {**image, "store": store, **options}
     if name == "vm":
         options.setdefault("boot", "restore")

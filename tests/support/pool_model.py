@@ -1,4 +1,4 @@
-"""A pool without sandboxes: carries plans out by the book, and refuses whatever a plan must never ask for."""
+"""A model of a pool, without sandboxes: it carries out plans, and fails on a command that no plan may contain."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class PoolModel:
         if self.costs is None:
             self.costs = measured(self.ladders)
 
-    def view(self) -> PlannerInput:
+    def planner_input(self) -> PlannerInput:
         assert self.costs is not None
         return PlannerInput(
             self.now_s,
@@ -102,7 +102,7 @@ class PoolModel:
         return Counter(each.state for each in self.idle.values())
 
     def ask(self, state: State) -> None:
-        """Somebody comes: takes an idle sandbox in just this state, or waits."""
+        """A request arrives: it takes an idle sandbox in exactly this state, or waits."""
         self.demand.arrived(state, self.now_s)
         self.queue.append(state)
         self._serve()
@@ -119,7 +119,7 @@ class PoolModel:
         self.returned[sandbox] = Returned(sandbox, was.made_in, was.size)
 
     def put_idle(self, state: State, made_in: State | None = None, count: int = 1) -> list[str]:
-        """Sandboxes out of nowhere, to begin with."""
+        """Add idle sandboxes, as a start."""
         made = [self._new(state, made_in or state) for _ in range(count)]
         self.idle.update({each.sandbox: each for each in made})
         return [each.sandbox for each in made]
@@ -129,15 +129,15 @@ class PoolModel:
 
     def plan(self) -> tuple[PlannerCommand, ...]:
         """Make a plan and begin it."""
-        commands = self.planner(self.view())
-        assert commands == self.planner(self.view()), "the same view gives the same plan"
+        commands = self.planner(self.planner_input())
+        assert commands == self.planner(self.planner_input()), "the same input gives the same plan"
         for command in commands:
             self._begin(command)
             self._check()
         return commands
 
     def finish(self, count: int | None = None) -> None:
-        """The oldest works end, or all of them; whoever waits for what there is then gets it."""
+        """End the `count` oldest operations, or all; requests that wait take the sandboxes that are idle then."""
         ending, self.operations = self.operations[:count], self.operations[len(self.operations[:count]) :]
         for work, idle in ending:
             if work.kind is not OperationKind.DESTROY:
@@ -145,7 +145,7 @@ class PoolModel:
         self._serve()
 
     def settle(self, rounds: int = 200) -> int:
-        """Plan, and let works end, until there is nothing to do; how many rounds that took."""
+        """Plan and end operations until there is nothing to do; returns the number of rounds."""
         for number in range(rounds):
             if not self.plan() and not self.operations:
                 return number
@@ -156,7 +156,7 @@ class PoolModel:
         self.counts[type(command).__name__] += 1
         match command:
             case Create(state):
-                assert any(state.begins(each.top) for each in self.ladders), "nobody asked for that"
+                assert any(state.begins(each.top) for each in self.ladders), "no request has this state"
                 made_in = state if self.abilities.images else state.cut(1)
                 idle = self._new(state, made_in)
                 self.operations.append((Operation(OperationKind.CREATE, state, self.now_s, idle.size), idle))

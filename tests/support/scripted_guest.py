@@ -1,4 +1,4 @@
-"""A guest that says what a test tells it to, well-behaved or not, at the other end of a socket pair."""
+"""A guest that sends what a test scripts, correct or not, over a socket pair."""
 
 from __future__ import annotations
 
@@ -159,4 +159,4 @@ MISCHIEFS: Mapping[str, Callable[[ScriptedGuest], Awaitable[None]]] = {
         reply_before_hello,
     )
 }
-"""What the host must answer with GuestMisbehaved; saying nothing and hanging up are other faults."""
+"""Scripts on which the host must raise GuestMisbehaved."""

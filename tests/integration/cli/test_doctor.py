@@ -9,8 +9,7 @@ import subprocess
 import pytest
 
 from dutyfree.substrates import registry
-from support.engines import OTHER_MACHINES
-from support.engines import found as engines_found
+from support.engines import OTHER_MACHINES, engine_variables
 from support.shell import DUTYFREE
 
 
@@ -18,7 +17,7 @@ from support.shell import DUTYFREE
 @OTHER_MACHINES
 def test_doctor_tries_every_substrate() -> None:
     # With what `make engines` got ready: otherwise a disk would be built for machines in the user's own store.
-    environment = {**os.environ, **engines_found()}
+    environment = {**os.environ, **engine_variables()}
     done = subprocess.run([*DUTYFREE, "doctor", "--json"], capture_output=True, text=True, timeout=380, env=environment)
     told = json.loads(done.stdout)
     found = {each["name"]: each for each in told["substrates"]}

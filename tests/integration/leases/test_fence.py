@@ -107,7 +107,7 @@ async def test_on_a_cell_a_reset_by_the_tenant_keeps_what_the_lease_brought(cell
     assert (await box.run(f"{ALL}; ls /srv")).text == f"{SEEN}config\nstage\n"
 
 
-async def test_on_a_cell_half_a_reset_is_nobodys_sandbox(cells: GuardedSubstrate) -> None:
+async def test_on_a_cell_a_reset_that_fails_half_way_destroys_the_sandbox(cells: GuardedSubstrate) -> None:
     leased = await lease_sandbox(cells)
 
     async def restore(sandbox: Sandbox) -> None:

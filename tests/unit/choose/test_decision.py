@@ -104,7 +104,7 @@ def test_a_longer_rollout_has_more_work() -> None:
     assert decision.crossovers[0].actions == pytest.approx(8)
 
 
-def test_who_was_excluded_is_told_with_what_it_would_have_cost() -> None:
+def test_excluded_candidates_are_listed_with_their_cost() -> None:
     decision = choose(ALL, Trust.UNTRUSTED, 50, 60.0)
     told = {each.cost.candidate.name: each.reason for each in decision.excluded}
     assert list(told) == ["process", "cell", "docker"]

@@ -204,7 +204,7 @@ async def test_an_action_that_is_never_answered_is_a_missed_deadline(house: Hous
     assert not house.sandbox.alive
 
 
-async def test_death_is_told_to_whoever_waits_and_later_callers_find_it_gone(house: House) -> None:
+async def test_the_guests_death_fails_pending_calls_and_later_ones_find_the_sandbox_gone(house: House) -> None:
     running = house.run()
     await house.guest.hear(Run)
     house.guest.hang_up()

@@ -176,7 +176,7 @@ def test_a_renewal_moves_the_end_either_way() -> None:
     assert [each.expires_s for each in table.expired(10.0)] == [10.0]
 
 
-def test_whoever_comes_too_late_is_told_how_the_lease_ended() -> None:
+def test_late_calls_get_the_reason_why_the_lease_ended() -> None:
     table = LeaseTable()
     first = table.grant("a", "ann", 0.0, 5.0, "k")
     assert table.release(first.id, first.token) == first

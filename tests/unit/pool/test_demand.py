@@ -191,7 +191,7 @@ def test_how_steps_begin_is_not_forgotten_for_all_those_who_come_one_by_one() ->
     assert past.gap_s == pytest.approx(56.0, rel=0.2)
 
 
-def test_somebody_is_expected_soon_by_how_long_silences_were() -> None:
+def test_the_next_arrival_is_expected_by_the_length_of_past_gaps() -> None:
     demand = Demand()
     steps_of(demand, 3)
     past = past_of(demand, ATTRS)

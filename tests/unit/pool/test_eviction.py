@@ -82,7 +82,7 @@ def test_only_as_many_go_as_are_needed() -> None:
     assert pool.plan() == (Create(C.top),)
 
 
-def test_nobody_else_goes_while_room_is_being_made() -> None:
+def test_no_second_sandbox_is_evicted_while_one_eviction_is_under_way() -> None:
     pool = PoolModel((A, B), Limits(2))
     pool.put_idle(A.top, count=2)
     pool.queue.append(B.top)

@@ -59,7 +59,7 @@ def test_an_exception_that_is_not_ours_is_the_machinerys() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit()])
-def test_whoever_gives_up_is_a_caller(error: BaseException) -> None:
+def test_a_request_that_was_given_up_is_a_caller_error(error: BaseException) -> None:
     assert classify(error).kind is OutcomeKind.CALLER_ERROR
 
 

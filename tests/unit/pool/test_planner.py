@@ -94,7 +94,9 @@ def test_no_limit_is_exceeded_nothing_is_inherited_and_plans_come_to_rest(
 
 @settings(max_examples=150, deadline=None)
 @given(pools(), EVENTS, st.lists(TOPS, min_size=1, max_size=12))
-def test_whoever_can_be_served_is(pool: PoolModel, events: list[tuple[object, ...]], wanted: list[State]) -> None:
+def test_every_request_that_fits_is_served(
+    pool: PoolModel, events: list[tuple[object, ...]], wanted: list[State]
+) -> None:
     happen(pool, events)
     pool.queue += wanted
     hopeless = {state for state in pool.queue if not _fits(pool, state)}
@@ -108,7 +110,7 @@ def test_whoever_can_be_served_is(pool: PoolModel, events: list[tuple[object, ..
 
 @settings(max_examples=60, deadline=None)
 @given(pools(), st.lists(TOPS, min_size=1, max_size=4))
-def test_those_who_keep_coming_starve_nobody(pool: PoolModel, crowd: list[State]) -> None:
+def test_frequent_requests_do_not_starve_a_rare_one(pool: PoolModel, crowd: list[State]) -> None:
     rare = FLASK.top
     crowd = [state for state in crowd if state != rare and _fits(pool, state)]
     pool.queue += [*crowd, rare]
@@ -221,7 +223,7 @@ def test_nothing_is_made_for_the_next_burst_before_the_last_one_can_be_over() ->
     assert pool.plan() == (Create(ATTRS.top),) * 4, "but the next ones may come first"
 
 
-def test_what_nobody_comes_for_any_more_ends() -> None:
+def test_idle_sandboxes_without_demand_are_destroyed() -> None:
     pool = PoolModel((ATTRS,))
     pool.ask(ATTRS.top)
     pool.settle()
@@ -383,7 +385,7 @@ def test_a_reset_that_is_under_way_is_counted_once() -> None:
     assert pool.plan() == (Promote(sandbox, ATTRS.top),)
 
 
-def test_whoever_is_next_and_large_is_not_overtaken_by_the_small() -> None:
+def test_small_requests_do_not_overtake_a_large_one_that_is_next() -> None:
     costs = measured((ATTRS, FLASK))
     costs.observe_size(ATTRS.top, Size(memory_bytes=45 * MIB))
     pool = PoolModel((ATTRS, FLASK), Limits(8, memory_bytes=50 * MIB), costs=costs)
@@ -416,7 +418,7 @@ def test_those_who_want_more_are_no_reason_to_have_less_ready() -> None:
 def test_one_sandbox_that_was_never_measured_is_tried_whatever_the_limit() -> None:
     pool = PoolModel((ATTRS,), Limits(4, memory_bytes=MIB), costs=Costs())
     pool.queue.append(ATTRS.top)
-    assert plan(pool.view()) == (Create(ATTRS.top),)
+    assert plan(pool.planner_input()) == (Create(ATTRS.top),)
 
 
 def test_a_state_that_can_never_fit_blocks_nobody() -> None:

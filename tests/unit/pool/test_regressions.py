@@ -192,7 +192,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> N
         PoolOptions(**options)  # type: ignore[arg-type]
 
 
-async def test_whoever_holds_a_lease_can_renew_it() -> None:
+async def test_the_holder_of_a_lease_can_renew_it() -> None:
     async with dutyfree.local("process", pool=PoolOptions(sandboxes=4)) as host:
         async with host.lease(ttl_s=0.5) as box:
             await box.renew(60)

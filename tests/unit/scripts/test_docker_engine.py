@@ -22,7 +22,7 @@ def program(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_stale_number_does_not_kill_somebody_else(tmp_path: Path) -> None:
+def test_a_stale_process_id_kills_no_other_process(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         try:
             (tmp_path / "docker.pid").write_text(str(stranger.pid))

@@ -24,7 +24,7 @@ def test_the_time_of_a_block_that_raises_is_told_too() -> None:
     assert [span.phase for span in recorder.spans] == [Phase.DESTROY]
 
 
-def test_nobody_listening_needs_no_object_of_its_own() -> None:
+def test_without_a_listener_no_object_is_made() -> None:
     assert timed(None, Phase.CREATE) is timed(None, Phase.READY)
     with timed(None, Phase.CREATE), timed(None, Phase.READY):
         pass

@@ -155,7 +155,7 @@ async def test_last_words_are_heard_before_a_broken_link(ends: Ends) -> None:
         await exchange.over
 
 
-async def test_closing_tells_the_guest_and_whoever_waits(ends: Ends) -> None:
+async def test_closing_ends_the_guest_and_pending_calls(ends: Ends) -> None:
     channel, guest = ends
     exchange = Recorded()
     channel.start(exchange, request())

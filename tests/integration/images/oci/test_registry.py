@@ -343,7 +343,7 @@ import_source(Store(Path(sys.argv[1])).open(), sys.argv[2])
 """
 
 
-def test_whoever_is_killed_takes_skopeo_along(store: Store) -> None:
+def test_skopeo_ends_with_the_process_that_started_it(store: Store) -> None:
     need("skopeo", "skopeo")
     need("setpriv", "util-linux")
     environment = {**os.environ, "PYTHONPATH": str(Path(dutyfree.__file__).parents[1])}

@@ -61,7 +61,7 @@ def test_device_nodes_are_not_packed(tree: Path) -> None:
 
 @root_only
 @pytest.mark.skipif(shutil.which("mount") is None, reason="mount is missing")
-def test_a_full_disk_is_nobodys_fault(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_capacity_error(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", small], check=True)

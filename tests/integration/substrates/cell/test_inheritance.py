@@ -62,7 +62,7 @@ def test_neither_the_hosts_keys_nor_its_place_in_the_order_of_killing_is_a_cells
 
 def look(box: Sandbox, empty: Path) -> purity.Condition:
     assert isinstance(box, CellSandbox)
-    return purity.inspect(box.pid, own_network=True, writes=empty)
+    return purity.inspect(box.pid, own_network=True, upper=empty)
 
 
 async def test_connections_that_still_keep_their_ports_are_seen_from_outside(tmp_path: Path) -> None:

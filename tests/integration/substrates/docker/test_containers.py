@@ -197,7 +197,7 @@ async def test_images_that_cannot_be_had(engine: Engine, store: Path) -> None:
             await docker.create(SandboxSpec(image=unknown))
 
 
-async def test_an_engine_that_lets_nobody_in(engine: Engine, store: Path) -> None:
+async def test_an_engine_that_refuses_the_user(engine: Engine, store: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody who is not let in")
     docker = substrate(engine, store)

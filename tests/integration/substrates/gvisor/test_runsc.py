@@ -31,7 +31,7 @@ from dutyfree.substrates.engine import EngineSandbox
 from dutyfree.substrates.gvisor import GVisorSubstrate
 from dutyfree.substrates.gvisor.substrate import find_program
 from dutyfree.trace import SpanRecorder
-from support.engines import engine, found
+from support.engines import engine, engine_variables
 
 MIB = 1024 * 1024
 SANDBOXES = 3
@@ -199,7 +199,7 @@ async def test_a_killed_keeper_is_an_infrastructure_failure() -> None:
 
 async def test_nothing_outlives_a_killed_host_and_no_other_is_touched(substrate: GVisorSubstrate) -> None:
     bystander = await begin(substrate)
-    environment = {**os.environ, **found(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **engine_variables(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     host = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOST, stdout=asyncio.subprocess.PIPE, env=environment
     )
@@ -217,7 +217,7 @@ async def test_nothing_outlives_a_killed_host_and_no_other_is_touched(substrate:
 
 @pytest.mark.alone  # any other substrate of the kind that opens meanwhile cleans up, too
 async def test_the_next_start_removes_what_a_killed_keeper_could_not(substrate: GVisorSubstrate) -> None:
-    environment = {**os.environ, **found(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **engine_variables(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     host = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOST, stdout=asyncio.subprocess.PIPE, env=environment
     )

@@ -72,7 +72,7 @@ async def test_restoring_is_many_times_faster_than_starting() -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_clones_of_one_snapshot_are_all_somebody_else() -> None:
+async def test_clones_of_one_snapshot_are_distinct() -> None:
     substrate = await opened()
     try:
         box = await substrate.create(SMALL)

@@ -55,7 +55,7 @@ async def test_phases_and_residue_are_the_wall_time(tmp_path: Path) -> None:
         assert trial.by_phase[Phase.SETUP] < trial.first_observation_ns < trial.wall_ns
 
 
-async def test_time_is_told_by_where_it_went(tmp_path: Path) -> None:
+async def test_time_is_counted_by_phase(tmp_path: Path) -> None:
     make = slow(Latencies(create_s=0.05, ready_s=0.04, run_s=0.04, destroy_s=0.06))
     results = await run_study(tmp_path / "r", study_of(FAKE), substrates={"fake": make})
     # Only the length of what is inside an action is known: what is around it is split evenly. Two actions, 40 ms each.

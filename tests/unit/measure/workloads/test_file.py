@@ -169,7 +169,7 @@ def test_too_many_actions(tmp_path: Path) -> None:
 
 
 def test_the_catalogue_finds_names_files_and_recordings(tmp_path: Path) -> None:
-    assert [workload.name for workload in catalogue.listed()] == ["T0", "T1", "T2"]
+    assert [catalogue.find(name).name for name in catalogue.BUILT_IN] == ["T0", "T1", "T2"]
     assert catalogue.find(str(write(tmp_path, WHOLE))).name == "mine"
     recording = tmp_path / "run.jsonl"
     recording.write_text('{"run": "ls"}\n')

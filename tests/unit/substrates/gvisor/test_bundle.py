@@ -40,7 +40,7 @@ def test_the_guest_is_the_first_process_and_comes_from_outside_the_image() -> No
     assert "ro" in guest["options"]
 
 
-def test_ids_of_a_sandbox_are_nobody_on_the_host() -> None:
+def test_ids_of_a_sandbox_belong_to_no_user_of_the_host() -> None:
     linux = described(SandboxSpec())["linux"]
     wanted = [{"containerID": 0, "hostID": SUBORDINATE_IDS, "size": SUBORDINATE_COUNT}]
     assert linux["uidMappings"] == linux["gidMappings"] == wanted

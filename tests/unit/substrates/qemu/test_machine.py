@@ -88,7 +88,7 @@ async def test_what_is_no_answer_ends_the_monitor_and_nobody_hangs(said: bytes) 
             await monitor.command("stop", timeout_s=5)
 
 
-async def test_answers_to_nobody_are_passed_over_and_events_reach_those_who_wait() -> None:
+async def test_stray_answers_are_ignored_and_events_reach_their_waiters() -> None:
     def answer(request: dict[str, object]) -> bytes:
         stray = b'{"return": 1, "id": 999}\n{"return": 1}\n{"event": "STOP", "data": 5}\n{"event": "STOP"}\n'
         return stray + returned(request, None)

@@ -81,7 +81,7 @@ def test_the_seed_cannot_be_written_and_commas_are_doubled() -> None:
 
 
 @pytest.mark.parametrize("memory", [None, Memory(Path("/s/memory"), shared=False)])
-def test_whoever_breaks_out_of_a_machine_can_start_nothing(memory: Memory | None) -> None:
+def test_code_that_escapes_from_a_machine_can_start_no_program(memory: Memory | None) -> None:
     (confined,) = after(line(memory=memory, incoming=memory is not None), "-sandbox")
     assert {"on", "resourcecontrol=deny", "spawn=deny", "elevateprivileges=deny", "obsolete=deny"} <= set(
         confined.split(",")
@@ -94,7 +94,7 @@ def test_a_machine_without_our_kernel_boots_from_its_disk() -> None:
     assert after(argv, "-uuid") == ["01234567-89ab-cdef-0123-456789abcdef"]
 
 
-def test_emulated_time_is_told_by_what_keeps_it() -> None:
+def test_emulated_machines_use_the_clock_that_keeps_time() -> None:
     assert "clocksource=hpet" in after(line(), "-append")[0]
     hardware_assisted = line(accelerator="kvm")
     assert "tsc" not in after(hardware_assisted, "-append")[0]
