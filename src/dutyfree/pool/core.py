@@ -144,7 +144,8 @@ class PoolCore(Generic[G]):
     def acquire(self, request: Request[G], now_s: float) -> list[CoreCommand[G]]:
         """A caller wants a sandbox: it is granted now or later, or refused, unless `cancel` comes first."""
         self._remember(request.goal)
-        self.demand.arrived(request.state, now_s)
+        if self.options.policy is not Policy.COLD:
+            self.demand.arrived(request.state, now_s)
         found = self._route(request.goal, now_s)
         request.rung = found.rung
         if found.sandbox is not None and not found.missing:
