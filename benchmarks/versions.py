@@ -22,6 +22,8 @@ from typing import Any
 import dutyfree
 
 RESAMPLES = 2000
+ON_DISK = {"writes": "disk"} if hasattr(dutyfree, "Writes") else {"upper": "disk"}
+"""Older versions have another name for it."""
 Measure = Callable[[Any], Awaitable[None]]
 
 
@@ -31,7 +33,7 @@ async def cold(host: Any) -> None:
 
 
 async def cold_on_disk(host: Any) -> None:
-    async with host.lease(writes="disk") as box:
+    async with host.lease(**ON_DISK) as box:
         await box.run("true")
 
 
@@ -87,6 +89,27 @@ async def files(host: Any) -> None:
             await box.files.read(f"/tmp/{number}")
 
 
+async def warm(host: Any) -> None:
+    """One lease after the other: each finds the sandbox of the one before, reset."""
+    for _ in range(10):
+        async with host.lease():
+            pass
+        while not host.pool.status().idle:
+            await asyncio.sleep(0.001)
+
+
+async def churn(host: Any) -> None:
+    """Eight tenants at a time in a pool of eight: every sandbox is reset between two of them."""
+    places = asyncio.Semaphore(8)
+
+    async def tenant() -> None:
+        async with places, host.lease() as box:
+            await box.run("true")
+
+    await asyncio.gather(*(tenant() for _ in range(48)))
+
+
+POOLED = ("a warm lease and its reset", "a lease in a busy pool")
 MEASURES: dict[str, tuple[Measure, int]] = {
     "create + run + destroy": (cold, 1),
     "the same on disk": (cold_on_disk, 1),
@@ -99,16 +122,19 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "a Python that imports": (imports, 2),
     "ls -lR of the host's files": (listing, 1),
     "write + read a file": (files, 20),
+    POOLED[0]: (warm, 10),
+    POOLED[1]: (churn, 48),
 }
 
 
 async def work() -> None:
     """Answers each name on standard input with the milliseconds that one took."""
-    async with dutyfree.local("cell") as host:
+    pool = dutyfree.PoolOptions(sandboxes=8)
+    async with dutyfree.local("cell") as host, dutyfree.local("cell", pool=pool) as pooled:
         for line in sys.stdin:
             measure, count = MEASURES[line.strip()]
             start = time.perf_counter()
-            await measure(host)
+            await measure(pooled if line.strip() in POOLED else host)
             print(json.dumps((time.perf_counter() - start) / count * 1e3), flush=True)
 
 

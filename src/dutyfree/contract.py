@@ -242,8 +242,11 @@ class Sandbox(ABC):
         """
         raise Unsupported("this substrate cannot fork its sandboxes")
 
-    async def usage(self) -> Usage | None:
-        """What the sandbox takes of the machine now; None where the substrate cannot measure it."""
+    def usage(self) -> Usage | None:
+        """What the sandbox takes of the machine now; None where that cannot be measured by reading a few files.
+
+        Not asynchronous: a pool asks at the end of each lease.
+        """
         return None
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -167,7 +166,7 @@ class Host(ABC):
         try:
             yield box
         finally:
-            await asyncio.shield(box.close())
+            await box.close()
 
     @abstractmethod
     def group(

@@ -13,6 +13,8 @@ from dutyfree.pool.status import PoolStatus
 
 DEFAULT_LASTING_S = 3600.0
 MAX_NAMES = 4096
+MAX_BUILD_S = 24 * 3600.0
+"""How long the builds of what is prepared or announced may take, each."""
 
 
 class HostPool:
@@ -32,7 +34,7 @@ class HostPool:
         """
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
         for what in wanted:
-            await self._leasing.find(what, spec)
+            await self._leasing.find(what, spec, MAX_BUILD_S)
 
     async def announce(
         self,
@@ -49,7 +51,7 @@ class HostPool:
         asked for within `lasting_s` lapses. Recipes are built before this returns; raises as `Host.build` does.
         """
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
-        wanted = [await self._leasing.find(what, spec) for what, _ in demand]
+        wanted = [await self._leasing.find(what, spec, MAX_BUILD_S) for what, _ in demand]
         at_s = time.monotonic() + in_s
         self._calls += 1
         announced = [

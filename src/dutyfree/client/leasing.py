@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import SubstrateFailed
+from dutyfree.errors import CapacityError, SubstrateFailed
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec
 from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
@@ -41,7 +41,7 @@ class Leasing:
         layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
         self._ladders = LadderCache(self._stager)
-        self._keeps_ladders = shown
+        self._remembers_recipes = shown
         self._costs_file = Path(options.costs) if options.costs is not None else None
         self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
         if damage:
@@ -73,11 +73,22 @@ class Leasing:
             if self._status_file is not None:
                 await in_thread(self._status_file.close)
 
-    async def find(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
-        """The way to sandboxes with this in them; a pool remembers it, so that a warm lease need not find it again."""
-        if self._keeps_ladders:
-            return await self._ladders.find(what, spec)
-        return await self._stager.wanted(what, spec)
+    async def find(self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float) -> Wanted:
+        """The way to sandboxes with this in them; recipes are built if need be.
+
+        A pool remembers the way, so that a warm lease need not find it again. Raises CapacityError after `timeout_s`.
+        """
+        if isinstance(what, Image):
+            return self._ladders.of_image(what, spec)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._remembers_recipes:
+                    return await self._ladders.find(what, spec)
+                return await self._stager.wanted(what, spec)
+        except TimeoutError:
+            raise CapacityError(
+                f"the image was not built within {timeout_s:g} s", hint="the build goes on; try again later"
+            ) from None
 
     async def _show(self, status_file: StatusFile) -> None:
         while True:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
-from dutyfree.leases.binding import Binding
+from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
 from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Writes
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 Choice = TypeVar("Choice", Network, Writes)
+DEFAULT_RESOURCES = Resources()
 HOST_ROOT = Image()
 """What a lease without an image starts from. One object: ladders are found again by the image's identity."""
 
@@ -304,22 +305,18 @@ class LocalHost(Host):
         leasing = self._opened_leasing()
         _check_isolation(isolation, self._opened())
         spec = SandboxSpec(
-            resources=resources if resources is not None else Resources(),
+            resources=resources if resources is not None else DEFAULT_RESOURCES,
             network=_choice(Network, network, "network"),
             writes=_choice(Writes, writes, "writes"),
         )
-        binding = Binding(env=env or {}, secrets=secrets or {}, files=files or {}, secret_files=secret_files or {})
+        binding = NOTHING
+        if env or secrets or files or secret_files:
+            binding = Binding(env=env or {}, secrets=secrets or {}, files=files or {}, secret_files=secret_files or {})
         timeout_s = self._pool_options.timeout_s if timeout_s is None else timeout_s
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
         started_s = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout_s):
-                wanted = await leasing.find(await self._image(image), spec)
-        except TimeoutError:
-            raise CapacityError(
-                f"the image was not built within {timeout_s:g} s", hint="the build goes on; try again later"
-            ) from None
+        wanted = await leasing.find(self._image(image), spec, timeout_s)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         return Box(grant, leasing.pool)
@@ -360,7 +357,7 @@ class LocalHost(Host):
             lock=self._group_lock,
         )
 
-    async def _image(self, wanted: Recipe | Image | str | None) -> Recipe | Image:
+    def _image(self, wanted: Recipe | Image | str | None) -> Recipe | Image:
         if isinstance(wanted, str):
             return self._opened().named_image(wanted)
         return wanted if wanted is not None else HOST_ROOT
@@ -377,6 +374,8 @@ class LocalHost(Host):
 
 
 def _choice(kind: type[Choice], value: str, name: str) -> Choice:
+    if isinstance(value, kind):
+        return value
     try:
         return kind(value)
     except ValueError:

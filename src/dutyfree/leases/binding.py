@@ -175,3 +175,7 @@ def _check_files(files: Mapping[str, bytes], secret_files: Mapping[str, Secret])
             f"{count} files of {size_bytes} bytes; {MAX_FILES} of {MAX_FILES_BYTES} bytes can be bound",
             hint="what many leases share belongs into a stage of the recipe; upload the rest",
         )
+
+
+NOTHING: Final = Binding()
+"""The binding of a lease that brings nothing."""

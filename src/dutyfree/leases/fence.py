@@ -34,6 +34,11 @@ class Fence:
         return self._how is not None
 
     @property
+    def busy(self) -> bool:
+        """Whether a call of the tenant is in progress."""
+        return bool(self._calls)
+
+    @property
     def forks(self) -> tuple[Sandbox, ...]:
         """Living forks of the sandbox: to be destroyed when the lease has ended."""
         return tuple(fork for fork in self._forks if fork.alive)

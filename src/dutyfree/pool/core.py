@@ -144,7 +144,8 @@ class PoolCore(Generic[G]):
     def acquire(self, request: Request[G], now_s: float) -> list[CoreCommand[G]]:
         """A caller wants a sandbox: it is granted now or later, or refused, unless `cancel` comes first."""
         self._remember(request.goal)
-        self.demand.arrived(request.state, now_s)
+        if self.options.policy is not Policy.COLD:
+            self.demand.arrived(request.state, now_s)
         found = self._route(request.goal, now_s)
         request.rung = found.rung
         if found.sandbox is not None and not found.missing:
@@ -296,7 +297,7 @@ class PoolCore(Generic[G]):
     def _begin_routed(self, request: Request[G], found: Route, now_s: float) -> None:
         """Do at once what the router says, if there is room. Otherwise the next plan sees the waiting request."""
         top = request.state
-        if self.queue.next_state() != top:
+        if self._is_scarce and self.queue.next_state() != top:
             return  # another request is to be served first
         if self.members.busy >= self.options.limits.at_once or self._paused(top, now_s):
             return
@@ -306,6 +307,14 @@ class PoolCore(Generic[G]):
             self._obey(Promote(found.sandbox, top), now_s)
         elif self._has_room(self.costs.size(top)):
             self._obey(Create(top), now_s)
+
+    @property
+    def _is_scarce(self) -> bool:
+        """Whether not every waiting request can have a sandbox of its own begun now, so that their order matters."""
+        if self.options.policy is not Policy.COLD:
+            return True
+        limits, without = self.options.limits, len(self.queue) - self.members.busy
+        return without > min(limits.sandboxes - self.members.count, limits.at_once - self.members.busy)
 
     def _has_room(self, size: Size) -> bool:
         limits = self.options.limits

@@ -126,13 +126,22 @@ class Grants:
 
     async def bind(self, grant: Grant, binding: Binding) -> None:
         """Write the bound files; from now on the tenant gets the sandbox's spans. Raises as `binding.bind`."""
-        # The fence is entered: a lease that ends meanwhile ends this, too, before the next tenant gets the sandbox.
-        async with grant.fence:
-            await bind(grant.sandbox, binding, self._capabilities)
+        if binding.files or binding.secret_files:
+            # The fence is entered: a lease that ends meanwhile ends this, too, before the next tenant gets the sandbox.
+            async with grant.fence:
+                await bind(grant.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
         grant.live.spans.listener = self._listener(grant)
         if self._reports_wait:
             grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
+
+    def end_at_once(self, grant: Grant) -> bool:
+        """As `end`, if the tenant has neither a call in progress nor forks; otherwise do nothing, and return False."""
+        if grant.fence.busy or grant.fence.forks:
+            return False
+        grant.fence.end()
+        self._finish(grant)
+        return True
 
     async def end(self, grant: Grant, how: str) -> bool:
         """Put the tenant out and destroy its forks. False if one of its calls may still be on its way in."""
@@ -140,9 +149,12 @@ class Grants:
         drained = await grant.fence.drained(DRAINING_S)
         if forks := grant.fence.forks:
             await asyncio.gather(*(fork.destroy() for fork in forks), return_exceptions=True)
+        self._finish(grant)
+        return drained
+
+    def _finish(self, grant: Grant) -> None:
         grant.live.spans.listener = None
         grant.end_ns = now_ns()
-        return drained
 
     def _listener(self, grant: Grant) -> SpanListener:
         if self._on_span is None:

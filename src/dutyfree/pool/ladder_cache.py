@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Final
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Image, Recipe, SandboxSpec
 from dutyfree.pool.staging import Stager
-from dutyfree.pool.wanted import Wanted
+from dutyfree.pool.wanted import Wanted, plain
 
 MAX_KNOWN: Final = 4096
 
@@ -19,17 +20,28 @@ class LadderCache:
     """Remembers the way to each recipe and image object, as it was when the object was used first.
 
     Reading a recipe's inputs and building its layers takes milliseconds to minutes; a warm sandbox takes less than one.
-    Whoever wants changed inputs to be seen loads the recipe again.
+    To have changed inputs seen, load the recipe again.
     """
 
     def __init__(self, stager: Stager) -> None:
         self._stager = stager
         self._found: OrderedDict[Hashable, tuple[object, asyncio.Task[Wanted]]] = OrderedDict()
-        """With the object, so that its id is nobody else's."""
+        """With the object itself, so that no other object gets its id."""
+        self._images: OrderedDict[Hashable, tuple[Image, Wanted]] = OrderedDict()
 
-    async def find(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
-        """The way to `what` for sandboxes of this spec; raises as `Stager.wanted`, and tries again next time."""
-        key = (id(what), spec.resources, spec.network, spec.writes, spec.hostname)
+    def of_image(self, image: Image, spec: SandboxSpec) -> Wanted:
+        """The way to sandboxes as an image has them."""
+        key = _key(image, spec)
+        found = self._images.get(key)
+        if found is None:
+            found = self._images[key] = (image, plain(replace(spec, image=image)))
+            if len(self._images) > MAX_KNOWN:
+                self._images.popitem(last=False)
+        return found[1]
+
+    async def find(self, what: Recipe, spec: SandboxSpec) -> Wanted:
+        """The way to a recipe for sandboxes of this spec; raises as `Stager.wanted`, and tries again next time."""
+        key = _key(what, spec)
         if key not in self._found:
             self._found[key] = (what, asyncio.create_task(self._stager.wanted(what, spec)))
             if len(self._found) > MAX_KNOWN:
@@ -50,3 +62,7 @@ class LadderCache:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _key(what: object, spec: SandboxSpec) -> Hashable:
+    return id(what), spec.resources, spec.network, spec.writes, spec.hostname

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseLost, SubstrateFailed
-from dutyfree.leases.binding import Binding
+from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.table import Lease, LeaseTable, check_request
 from dutyfree.model import Capability, Phase
 from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
@@ -37,7 +37,6 @@ from dutyfree.pool.status import PoolStatus, summarise
 from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import now_ns
 
-NOTHING: Final = Binding()
 _FORKS_RETRY_S: Final = 0.05
 
 
@@ -74,13 +73,15 @@ class Pool:
         self._keys = KeyedAcquires(self._withdraw)
         self._ending: asyncio.Task[DutyfreeError | None] | None = None
         """The destruction that was started last."""
-        self._wake = asyncio.Event()
-        self._planner: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop while the pool is open."""
+        self._timer: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
 
     async def open(self) -> None:
         """Begin to make plans."""
-        self._planner = asyncio.get_running_loop().create_task(self._plan())
+        self._loop = asyncio.get_running_loop()
+        self._schedule()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -93,11 +94,11 @@ class Pool:
 
     async def close(self) -> None:
         """End every lease, request and sandbox. Idempotent; raises SubstrateFailed for a sandbox that does not end."""
-        planner, self._planner = self._planner, None
-        if planner is None:
+        if self._loop is None:
             return
-        planner.cancel()
-        await asyncio.wait({planner})
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
         for request in tuple(self._waiting):
             self._refuse(request, SubstrateFailed("the pool was closed while this request waited"))
         ends = (self._take_back(grant, "ended with the pool") for grant in tuple(self._active.values()))
@@ -152,7 +153,11 @@ class Pool:
         """
         if self.core.leases.release(grant.lease.id, grant.lease.token) is None:
             return
-        ending = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
+        if self._active.get(grant.lease.id) is grant and self._grants.end_at_once(grant):
+            del self._active[grant.lease.id]
+            ending = self._returned(grant, clean=True)
+        else:
+            ending = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
         if self._options.policy is Policy.COLD and ending is not None:
             error = await asyncio.shield(ending)
             if error is not None:
@@ -169,7 +174,7 @@ class Pool:
         """Let the lease last for `ttl_s` from now. Raises LeaseLost if it has ended."""
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
         grant.lease = self.core.leases.renew(grant.lease.id, grant.lease.token, self._now(), ttl_s)
-        self._wake.set()
+        self._schedule()
         return grant.lease
 
     def get(self, lease_id: str) -> Grant:
@@ -218,7 +223,7 @@ class Pool:
     def forks_ended(self, grant: Grant, count: int) -> None:
         """Forks are gone: their places are free again."""
         self.core.forks_ended(grant.member.id, count)
-        self._wake.set()
+        self._schedule()
 
     # The life of a request.
 
@@ -287,11 +292,14 @@ class Pool:
         """End a grant; returns the destruction of its sandbox if that has begun."""
         if self._active.pop(grant.lease.id, None) is None:
             return None  # another task does it
-        drained = await self._grants.end(grant, how)
+        return self._returned(grant, clean=await self._grants.end(grant, how))
+
+    def _returned(self, grant: Grant, *, clean: bool) -> asyncio.Task[DutyfreeError | None] | None:
+        """Give the sandbox of a grant that has ended back to the core."""
         if self._options.policy is not Policy.COLD:
-            await self._measure(grant)
+            self._measure(grant)
         self._ending = None
-        self._obey(self.core.returned(grant.member.id, self._now(), clean=drained))
+        self._obey(self.core.returned(grant.member.id, self._now(), clean=clean))
         ending = self._ending
         if self.on_end is not None:
             try:
@@ -301,10 +309,10 @@ class Pool:
                 asyncio.get_running_loop().call_exception_handler(context)
         return ending
 
-    async def _measure(self, grant: Grant) -> None:
+    def _measure(self, grant: Grant) -> None:
         """Measure what the sandbox takes at the end of its lease: later ones are expected to take as much."""
         with suppress(DutyfreeError):
-            usage = await grant.sandbox.usage()
+            usage = grant.sandbox.usage()
             if usage is not None:
                 self.core.measured(grant.member.id, Size(usage.memory_bytes, usage.disk_bytes))
 
@@ -316,20 +324,25 @@ class Pool:
 
     # Driving the core.
 
-    async def _plan(self) -> None:
+    def _schedule(self) -> None:
+        """Call `_tick` when the core wants it, instead of when it was to be called before."""
+        due_s = self.core.due_s
+        if self._timer is not None:
+            if self._timer.when() <= due_s:
+                return  # it comes early enough, and looks again then
+            self._timer.cancel()
+            self._timer = None
+        if self._loop is not None and self._broken is None and due_s < math.inf:
+            self._timer = self._loop.call_at(max(due_s, self._now()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
         try:
-            while True:
-                wait_s = self.core.due_s - self._now()
-                if wait_s > 0:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                            await self._wake.wait()
-                    self._wake.clear()
-                    if self.core.due_s > self._now():
-                        continue
-                self._wake.clear()
+            if self.core.due_s <= self._now():
                 self._obey(self.core.tick(self._now()))
-        except Exception as error:  # without a planner, requests would wait for ever
+            else:
+                self._schedule()
+        except Exception as error:  # without plans, requests would wait for ever
             self._broken = error
             for request in tuple(self._waiting):
                 self._refuse(request, SubstrateFailed(f"the pool's planner failed: {error!r}"))
@@ -354,10 +367,10 @@ class Pool:
                 case Expire(lease):
                     if (grant := self._active.get(lease.id)) is not None:
                         self._operations.spawn(self._take_back(grant, "has expired"))
-        self._wake.set()
+        self._schedule()
 
     def _finished(self, start: Start[Wanted], sandbox: str, error: DutyfreeError | None, aborted: bool) -> None:
-        if self._planner is None:
+        if self._loop is None:
             return  # the pool is closing: there is nothing to decide any more
         self._obey(self.core.finished(start.number, self._now(), sandbox=sandbox, error=error, aborted=aborted))
 
@@ -368,7 +381,7 @@ class Pool:
             given.set_exception(error)
 
     def _check_open(self) -> None:
-        if self._planner is None:
+        if self._loop is None:
             raise InvalidRequest("the pool is not open", hint="use it inside `async with`")
         if self._broken is not None:
             raise SubstrateFailed(f"the pool's planner failed: {self._broken!r}")

@@ -162,7 +162,7 @@ class CellSandbox(ReplaceableSandbox):
         if cell.chain is not self._origin:
             self._substrate.chains.release(cell.chain)
 
-    async def usage(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         self._check()
         memory_bytes = self._cell.memory_bytes()
         if memory_bytes is None:

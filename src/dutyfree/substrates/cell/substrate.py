@@ -62,6 +62,8 @@ class CellSubstrate(Substrate):
         self._spawner: Spawner | None = None
         self._owner: owner.Owner | None = None
         self._setting: Setting | None = None
+        self._gaps: tuple[Unenforced, ...] = ()
+        """`Setting.gaps`, worked out once: each creation needs them."""
         self._disks: DiskTemplates | None = None
         self._plans: dict[tuple[object, ...], bytes] = {}
         self._conditions: dict[tuple[object, ...], purity.Condition] = {}
@@ -76,7 +78,7 @@ class CellSubstrate(Substrate):
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
-            found -= {gap.what for gap in self._setting.gaps}
+            found -= {gap.what for gap in self._gaps}
         return frozenset(found)
 
     async def open(self) -> None:
@@ -96,6 +98,7 @@ class CellSubstrate(Substrate):
             claimed.release(found)
             raise
         self._spawner, self._owner, self._setting = spawner, claimed, setting
+        self._gaps = tuple(setting.gaps)
         self._disks = DiskTemplates(claimed.disk_directory)
         self.frozen = FrozenLayers(spawner, setting)
         self.chains = Chains(self.store, self.frozen, setting)
@@ -259,7 +262,7 @@ class CellSubstrate(Substrate):
         if setting.own_ids and cell.ids is SHARED:
             reason = "there are too many cells, or a file system cannot translate ids"
             found.append(Unenforced(Capability.OWN_IDS, reason))
-        found += [gap for gap in setting.gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
+        found += [gap for gap in self._gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
         if spec.writes is Writes.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
             missing = self._disks.missing
             found += [Unenforced(Capability.LIMIT_DISK, missing)] if missing else []

@@ -100,8 +100,8 @@ class FakeSandbox(Sandbox):
         forks = await self._inner.fork(count)
         return [FakeSandbox(each, self._script, self._living, self._on_span) for each in forks]
 
-    async def usage(self) -> Usage | None:
-        return await self._inner.usage()
+    def usage(self) -> Usage | None:
+        return self._inner.usage()
 
     async def destroy(self) -> None:
         if self in self._living:

@@ -91,9 +91,9 @@ class GuardedSandbox(Sandbox):
         async with self._guard:
             return [self._adopt(each) for each in await self._inner.fork(count)]
 
-    async def usage(self) -> Usage | None:
-        async with self._guard:
-            return await self._inner.usage()
+    def usage(self) -> Usage | None:
+        self._guard.check()
+        return self._inner.usage()
 
     async def destroy(self) -> None:
         await self._guard.destroy()
