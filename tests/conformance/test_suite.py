@@ -120,6 +120,7 @@ async def test_a_known_gap_is_strict() -> None:
     assert await outcomes({"run.env": "because"}) == [Outcome.FAILED, Outcome.FAILED]
 
 
+@pytest.mark.alone  # on a busy machine a process without a limit looks limited
 async def test_checks_are_gated_by_capability_alone() -> None:
     # Claims nothing that concerns files: the checks of reset, snapshot and fork would then change the host's own.
     class Boaster(ProcessSubstrate):
