@@ -46,17 +46,24 @@ from dutyfree.model import (
     Span,
     Stage,
     Unenforced,
+    Usage,
     Writes,
 )
 
 if TYPE_CHECKING:
     from dutyfree import sync
     from dutyfree.client.box import Box
+    from dutyfree.client.groups import Group, Rollout
+    from dutyfree.client.host import Host
+    from dutyfree.client.host_pool import HostPool
     from dutyfree.client.local import LocalHost, local
     from dutyfree.client.stream import Stream
+    from dutyfree.contract import Files, Session, Snapshot, Substrate, Terminal
     from dutyfree.images.recipes.file import load_recipe
     from dutyfree.leases.secret import Secret
+    from dutyfree.leases.table import Lease
     from dutyfree.pool.options import PoolOptions
+    from dutyfree.pool.status import PoolStatus
 
 __version__ = "0.1.0"
 
@@ -74,12 +81,17 @@ __all__ = [
     "FileInfo",
     "FileInput",
     "FileKind",
+    "Files",
     "GitInput",
+    "Group",
     "GuestMisbehaved",
+    "Host",
+    "HostPool",
     "Image",
     "InfraFailed",
     "InvalidRequest",
     "Isolation",
+    "Lease",
     "LeaseLost",
     "LinkFailed",
     "LocalHost",
@@ -87,19 +99,26 @@ __all__ = [
     "Observation",
     "Phase",
     "PoolOptions",
+    "PoolStatus",
     "Recipe",
     "Resources",
+    "Rollout",
     "SandboxGone",
     "SandboxReset",
     "Secret",
+    "Session",
     "SessionEnded",
+    "Snapshot",
     "Span",
     "Stage",
     "Stream",
+    "Substrate",
     "SubstrateFailed",
     "SubstrateUnavailable",
+    "Terminal",
     "Unenforced",
     "Unsupported",
+    "Usage",
     "Writes",
     "__version__",
     "load_recipe",
@@ -109,17 +128,35 @@ __all__ = [
 
 
 _ELSEWHERE = {
-    "load_recipe": "dutyfree.images.recipes.file",
+    "Box": "dutyfree.client.box",
+    "Files": "dutyfree.contract",
+    "Group": "dutyfree.client.groups",
+    "Host": "dutyfree.client.host",
+    "HostPool": "dutyfree.client.host_pool",
+    "Lease": "dutyfree.leases.table",
+    "LocalHost": "dutyfree.client.local",
     "PoolOptions": "dutyfree.pool.options",
-    "Secret": "dutyfree.leases.binding",
+    "PoolStatus": "dutyfree.pool.status",
+    "Rollout": "dutyfree.client.groups",
+    "Secret": "dutyfree.leases.secret",
+    "Session": "dutyfree.contract",
+    "Snapshot": "dutyfree.contract",
+    "Stream": "dutyfree.client.stream",
+    "Substrate": "dutyfree.contract",
+    "Terminal": "dutyfree.contract",
+    "load_recipe": "dutyfree.images.recipes.file",
+    "local": "dutyfree.client.local",
 }
+"""What is imported when it is first used: `import dutyfree` stays quick."""
 
 
 def __getattr__(name: str) -> object:
     if name == "sync":
         return importlib.import_module("dutyfree.sync")
-    if name in ("Box", "LocalHost", "Stream", "local"):
-        return getattr(importlib.import_module("dutyfree.client"), name)
     if name in _ELSEWHERE:
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'dutyfree' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -214,4 +214,4 @@ class PoolModel:
 
     def _size(self, state: State) -> Size:
         assert self.costs is not None
-        return self.costs.size(state)
+        return self.limits.clamp(self.costs.size(state))

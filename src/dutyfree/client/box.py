@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -214,7 +214,8 @@ class Box:
         """End the sandbox, and those it was forked into, before its lease ends. Idempotent; raises SubstrateFailed."""
         if self._fence.gone:
             return  # the lease has ended, and another tenant may have the sandbox
-        forks, self._forks = self._forks, []
+        forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
+        self._forks = []
         was_counted = self._is_fork and self._sandbox.alive
         ends = [self._sandbox.destroy(), *(fork.destroy() for fork in forks)]
         outcomes = await asyncio.gather(*ends, return_exceptions=True)

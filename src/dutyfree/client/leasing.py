@@ -86,9 +86,8 @@ class Leasing:
                     return await self._ladders.find(what, spec)
                 return await self._stager.wanted(what, spec)
         except TimeoutError:
-            raise CapacityError(
-                f"the image was not built within {timeout_s:g} s", hint="the build goes on; try again later"
-            ) from None
+            hint = "the build goes on; try again later" if self._remembers_recipes else "give it more time: timeout_s="
+            raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
 
     async def _show(self, status_file: StatusFile) -> None:
         while True:

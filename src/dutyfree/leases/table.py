@@ -29,7 +29,7 @@ class Lease:
     sandbox: str
     owner: str
     token: int
-    """The fencing token: greater than that of every earlier lease of the machine, so that late messages are noticed."""
+    """The fencing token: greater than those of earlier leases of the host, and of hosts opened earlier."""
     expires_s: float
     """When it expires, on the host's own monotonic clock; infinite if it does not."""
     key: str | None = None

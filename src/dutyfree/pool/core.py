@@ -192,7 +192,7 @@ class PoolCore(Generic[G]):
         """A leased sandbox was measured: later ones in its state are expected to take as much."""
         member = self.members.leased_member(sandbox)
         self.costs.observe_size(member.state, size)
-        self.members.resize(member, self.costs.size(member.state))
+        self.members.resize(member, self._size(member.state))
 
     def announce(self, announcements: Sequence[tuple[Announcement, G]], now_s: float) -> list[CoreCommand[G]]:
         """Leases are going to be asked for; the same id again replaces what was announced before."""
@@ -209,17 +209,19 @@ class PoolCore(Generic[G]):
 
         Call `take_forks` until it says yes, or `cancel_forks`. Raises CapacityError if leases alone fill the pool.
         """
-        limit, leased = self.options.limits.sandboxes, self.members.leased + sum(self._fork_claims.values())
-        if leased + count > limit:
-            message = f"{count} forks are wanted, {leased} of {limit} sandboxes are leased"
-            raise CapacityError(message, hint="give the pool more sandboxes", retry_after_s=1.0)
+        limits, leased = self.options.limits, self.members.leased + sum(self._fork_claims.values())
+        size = self.members.leased_size + self.members.leased_member(sandbox).size * count
+        if leased + count > limits.sandboxes or not limits.allow(size):
+            message = f"no room for {count} forks: {leased} of {limits.sandboxes} sandboxes are leased"
+            raise CapacityError(message, hint="give the pool more sandboxes or memory", retry_after_s=1.0)
         self._fork_claims[sandbox] = self._fork_claims.get(sandbox, 0) + count
         self._make_room(now_s)
         return self._done()
 
     def take_forks(self, sandbox: str, count: int) -> bool:
         """Whether there is room for the forks that were asked for; if so they count from now on."""
-        if self.members.count + count > self.options.limits.sandboxes:
+        limits, size = self.options.limits, self.members.leased_member(sandbox).size
+        if self.members.count + count > limits.sandboxes or not limits.allow(self.members.total_size + size * count):
             return False
         self.cancel_forks(sandbox, count)
         self.members.forks[sandbox] = self.members.forks.get(sandbox, 0) + count
@@ -258,7 +260,7 @@ class PoolCore(Generic[G]):
         elif operation.kind is OperationKind.CREATE:
             self._pauses.pop(operation.state, None)
             made_in = running.goal.made_in(operation.state)
-            size = self.costs.size(operation.state)
+            size = self._size(operation.state)
             self._ready(Member(sandbox, running.goal, operation.state, made_in, size, begun_s=operation.since_s), now_s)
         elif member is not None and operation.kind is not OperationKind.DESTROY:
             member.state = operation.state
@@ -305,7 +307,7 @@ class PoolCore(Generic[G]):
             self._obey(Destroy(found.evict, "evicted"), now_s)
         elif found.sandbox is not None:
             self._obey(Promote(found.sandbox, top), now_s)
-        elif self._has_room(self.costs.size(top)):
+        elif self._has_room(self._size(top)):
             self._obey(Create(top), now_s)
 
     @property
@@ -320,10 +322,10 @@ class PoolCore(Generic[G]):
         limits = self.options.limits
         if self.members.count + sum(self._fork_claims.values()) >= limits.sandboxes:
             return False
-        if limits.memory_bytes is None and limits.disk_bytes is None:
-            return True
-        # A sandbox of a size that was never measured has to be tried: alone it always fits.
-        return not self.members.count or limits.allow(self.members.total_size + size)
+        return limits.allow(self.members.total_size + size)
+
+    def _size(self, state: State) -> Size:
+        return self.options.limits.clamp(self.costs.size(state))
 
     def _grant(self, request: Request[G], member: Member[G], now_s: float) -> None:
         self.members.lease(member)
@@ -419,7 +421,7 @@ class PoolCore(Generic[G]):
         self, kind: OperationKind, goal: G, state: State, member: Member[G] | None, now_s: float, reason: str = ""
     ) -> None:
         """Record the operation, so that it holds its place from now on, and tell the driver to begin it."""
-        size = member.size if member is not None else self.costs.size(state)
+        size = member.size if member is not None else self._size(state)
         number = self.members.begin(Operation(kind, state, now_s, size), goal, member)
         if member is not None:
             member.begun_s = now_s
@@ -436,9 +438,20 @@ class PoolCore(Generic[G]):
         claimed = sum(self._fork_claims.values())
         if not claimed:
             return
-        ending = sum(each.kind is OperationKind.DESTROY for each in self.members.operations)
-        missing = self.members.count + claimed - self.options.limits.sandboxes - ending
-        for sandbox in self.members.ids()[: max(0, missing)]:
+        limits, ending = self.options.limits, 0
+        size = self.members.total_size
+        for sandbox, count in self._fork_claims.items():
+            size += self.members.leased_member(sandbox).size * count
+        for operation in self.members.operations:
+            if operation.kind is OperationKind.DESTROY:
+                ending += 1
+                size -= operation.size
+        missing = self.members.count + claimed - limits.sandboxes - ending
+        for sandbox in self.members.ids():
+            if missing <= 0 and limits.allow(size):
+                return
+            missing -= 1
+            size -= self.members.member(sandbox).size
             self._destroy(sandbox, "evicted", now_s)
 
     def _lives(self, sandbox: str) -> bool:

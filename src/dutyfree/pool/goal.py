@@ -10,7 +10,7 @@ from dutyfree.pool.state import Ladder, State
 class Goal(Protocol):
     """A wanted state, and the way to it.
 
-    A real pool's goals (`ladders.Wanted`) also hold specs and images; a simulated pool's hold nothing else.
+    A real pool's goals (`wanted.Wanted`) also hold specs and images; a simulated pool's hold nothing else.
     """
 
     @property

@@ -67,9 +67,19 @@ class Limits:
     """Creations, promotions and resets under way."""
 
     def allow(self, size: Size) -> bool:
-        """Whether a sandbox of this size could be there at all, if it were the only one."""
+        """Whether sandboxes that take so much together keep to the limits."""
         return (self.memory_bytes is None or size.memory_bytes <= self.memory_bytes) and (
             self.disk_bytes is None or size.disk_bytes <= self.disk_bytes
+        )
+
+    def clamp(self, size: Size) -> Size:
+        """The expected size of one sandbox, at most all that is allowed: alone, every sandbox fits.
+
+        A size is what earlier tenants have used, so a larger one is no reason to let a request wait for ever.
+        """
+        return Size(
+            size.memory_bytes if self.memory_bytes is None else min(size.memory_bytes, self.memory_bytes),
+            size.disk_bytes if self.disk_bytes is None else min(size.disk_bytes, self.disk_bytes),
         )
 
 

@@ -75,17 +75,10 @@ class Slots:
         return known
 
     def size(self, state: State) -> Size:
-        """What a sandbox is expected to take. One that was never measured has to be tried: alone, it always fits."""
+        """What a sandbox is expected to take; alone, it always fits."""
         known = self._sizes.get(state)
         if known is None:
-            known, limits = self._view.costs.size(state), self._view.limits
-            if not self._view.costs.knows_size(state):
-                memory_bytes, disk_bytes = limits.memory_bytes, limits.disk_bytes
-                known = Size(
-                    known.memory_bytes if memory_bytes is None else min(known.memory_bytes, memory_bytes),
-                    known.disk_bytes if disk_bytes is None else min(known.disk_bytes, disk_bytes),
-                )
-            self._sizes[state] = known
+            known = self._sizes[state] = self._view.limits.clamp(self._view.costs.size(state))
         return known
 
     def ttl_s(self, state: State) -> float:
@@ -98,12 +91,10 @@ class Slots:
         """First one for whoever is next, so that nobody starves; then those for all others.
 
         That one comes before all others, whatever has to make room for it. The others are better served by what has
-        just been given back than by giving everything up for the second in the queue. Nobody waits in earnest for what
-        would not fit if it were alone.
+        just been given back than by giving everything up for the second in the queue.
         """
-        limits = self._view.limits
-        places = limits.sandboxes - self._view.leased
-        left = {state: n for state, n in self._view.waiting.items() if n > 0 and limits.allow(self.size(state))}
+        places = self._view.limits.sandboxes - self._view.leased
+        left = {state: count for state, count in self._view.waiting.items() if count > 0}
         if not left or places < 1:
             return []
         self.useful.update(left)

@@ -327,6 +327,35 @@ def test_a_sandbox_that_was_never_measured_is_tried_whatever_the_limit() -> None
     assert request in pool.given
 
 
+def test_a_state_that_was_measured_larger_than_the_limit_is_served_alone() -> None:
+    pool = driver(sandboxes=10, memory_bytes=100 * MIB)
+    for goal, memory_bytes in ((0, 300 * MIB), (1, 10 * MIB)):
+        request = pool.ask(goal)
+        pool.settle()
+        pool.core.measured(pool.given[request].sandbox, Size(memory_bytes=memory_bytes))
+        pool.give_back(request)
+        pool.settle()
+    small, large = pool.ask(1), pool.ask(0)
+    pool.settle()
+    assert large not in pool.given
+    pool.give_back(small)
+    pool.settle()
+    assert large in pool.given
+    assert pool.core.members.total_size.memory_bytes <= 100 * MIB
+
+
+def test_forks_count_against_memory_too() -> None:
+    pool = driver(sandboxes=10, memory_bytes=100 * MIB)
+    request = pool.ask()
+    pool.finish()
+    sandbox = pool.given[request].sandbox
+    pool.core.measured(sandbox, Size(memory_bytes=40 * MIB))
+    with pytest.raises(CapacityError):
+        pool.core.ask_for_forks(sandbox, 2, pool.now_s)
+    pool.obey(pool.core.ask_for_forks(sandbox, 1, pool.now_s))
+    assert pool.core.take_forks(sandbox, 1)
+
+
 # Fault schedules: whatever happens in whatever order, nothing is doubled, lost or left behind.
 
 
