@@ -24,18 +24,20 @@ from dutyfree.simulate import agreement, parse_recording, replay
 from dutyfree.simulate.recorder import HeardCosts, Recorder
 from dutyfree.substrates.fake import FakeSubstrate, Latencies
 from dutyfree.substrates.guarded import GuardedSubstrate
-from dutyfree.substrates.registry import load
+from dutyfree.substrates.registry import load as load_substrate
 
 LATENCIES = Latencies(create_s=lambda rng: rng.uniform(0.05, 0.25), destroy_s=lambda rng: rng.uniform(0.01, 0.03))
-STEPS, PROMPTS, GROUP, TRAINING_S = 3, 30, 4, 1.5
+STEPS, PROMPTS, GROUP, TRAINING_S = 8, 30, 4, 1.5
+LOADS = (8, 16)
+"""Rollouts at a time, in a pool of 20: a light load and a heavy one."""
 SEEDS = range(8)
 
 
-async def real_run(substrate: Substrate, policy: Policy, announced: bool) -> list[dict[str, Any]]:
+async def real_run(substrate: Substrate, policy: Policy, announced: bool, load: int = 16) -> list[dict[str, Any]]:
     """Synchronous steps over eight kinds of sandboxes, on a real pool that is too small for all of them."""
     records: list[dict[str, Any]] = []
     recorder = Recorder(lambda record: records.append(dict(record)))
-    numbers, places = random.Random(1), asyncio.Semaphore(16)
+    numbers, places = random.Random(1), asyncio.Semaphore(load)
     async with GuardedSubstrate(substrate) as guarded:
         stager = Stager(guarded)
         specs = [SandboxSpec(resources=Resources(pids=1000 + kind)) for kind in range(8)]
@@ -70,13 +72,21 @@ async def real_run(substrate: Substrate, policy: Policy, announced: bool) -> lis
 
 
 async def main(options: argparse.Namespace) -> None:
-    print(f"{'':24}{'requests':>10}{'mean':>9}{'p95':>9}   simulated over real")
-    for policy, announced in ((Policy.LOCALITY, True), (Policy.LOCALITY, False), (Policy.COLD, False)):
-        substrate = FakeSubstrate(latencies=LATENCIES) if options.substrate == "fake" else load(options.substrate)
-        recording = parse_recording(await real_run(substrate, policy, announced))
-        found = agreement(recording, *(replay(recording, seed=seed) for seed in SEEDS))
-        name = f"{policy}{', announced' if announced else ''}"
-        print(f"{name:24}{len(recording.asked):>10}{found.mean:>9.2f}{found.p95:>9.2f}")
+    print(f"{'':28}{'requests':>9}{'hits':>6}{'mean':>8}{'p95':>8}   real ms, mean and p95   simulated over real")
+    for load in LOADS:
+        for policy, announced in ((Policy.LOCALITY, True), (Policy.LOCALITY, False), (Policy.COLD, False)):
+            substrate = (
+                FakeSubstrate(latencies=LATENCIES) if options.substrate == "fake" else load_substrate(options.substrate)
+            )
+            recording = parse_recording(await real_run(substrate, policy, announced, load))
+            outcomes = [replay(recording, seed=seed) for seed in SEEDS]
+            found, real = agreement(recording, *outcomes), recording.readiness
+            name = f"{load} at a time, {policy}{', announced' if announced else ''}"
+            hits = sum(each.hit_rate for each in outcomes) / len(outcomes)
+            print(
+                f"{name:36}{len(recording.asked):>6}{hits:>7.0%}{found.mean:>8.2f}{found.p95:>8.2f}"
+                f"   {1e3 * real.mean_s:.2f} {1e3 * real.p95_s:.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from dutyfree.pool.demand import Announcement, Demand
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.members import Member, Members
 from dutyfree.pool.metrics import HIT, Metrics
-from dutyfree.pool.planner import plan, plan_cold
+from dutyfree.pool.planner import plan_cold, plan_until
 from dutyfree.pool.planner_input import Abilities, Limits, Operation, OperationKind, PlannerInput
 from dutyfree.pool.queue import Request, RequestQueue
 from dutyfree.pool.routing import Policy, Route, route
@@ -108,8 +108,8 @@ class PoolCore(Generic[G]):
         """Places that `ask_for_forks` wants and that are not free yet, by leased sandbox."""
         self._pauses_end_s = math.inf
         """When the first of the pauses ends that the last plan has seen."""
-        self._announced_s = -math.inf
-        """The latest moment for which demand was announced."""
+        self._announced_s = math.inf
+        """When a plan must begin sandboxes that were announced."""
         self._eviction_clock = 0.0
         self._planned_s = -math.inf
         self._changed = False
@@ -124,20 +124,13 @@ class PoolCore(Generic[G]):
             return math.inf if expiry_s is None else expiry_s
         if self._changed:
             return self._planned_s + self.options.plan_every_s
-        return min(self._planned_s + self._tick_s(), self._pauses_end_s)
+        tick_s = self.options.longest_tick_s or self.options.tick_s
+        return min(self._planned_s + tick_s, self._pauses_end_s, self._announced_s)
 
     @property
     def _cold_plan_wanted(self) -> bool:
         """Without warm sandboxes there is nothing to plan, unless a request has no creation or a sandbox no request."""
         return len(self.queue) > self.members.busy or bool(self.members.ids())
-
-    def _tick_s(self) -> float:
-        """Until the next tick. To save simulated ticks: a third of the time until the next announced moment."""
-        tick_s, longest_s = self.options.tick_s, self.options.longest_tick_s
-        if longest_s is None:
-            return tick_s
-        left_s = self._announced_s - self._planned_s
-        return max(tick_s, min(left_s / 3 if left_s > 0 else longest_s, longest_s))
 
     # Events: requests and leases.
 
@@ -199,7 +192,6 @@ class PoolCore(Generic[G]):
         for _, goal in announcements:
             self._remember(goal)
         self.demand.announce([each for each, _ in announcements], now_s)
-        self._announced_s = max([self._announced_s, *(each.at_s for each, _ in announcements)])
         return self._done()
 
     # Events: forks of leased sandboxes, which count against the limits.
@@ -281,7 +273,11 @@ class PoolCore(Generic[G]):
         self._pauses_end_s = min((end_s for end_s, _ in self._pauses.values() if end_s > now_s), default=math.inf)
         self._changed = False
         planned = self._input(now_s)
-        for command in plan_cold(planned) if self.options.policy is Policy.COLD else plan(planned):
+        if self.options.policy is Policy.COLD:
+            commands = plan_cold(planned)
+        else:
+            commands, self._announced_s = plan_until(planned)
+        for command in commands:
             self._obey(command, now_s)
         return self._done(changed=False)
 

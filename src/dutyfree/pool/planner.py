@@ -31,6 +31,12 @@ def plan(view: PlannerInput) -> tuple[PlannerCommand, ...]:
     return _Planning(view).commands()
 
 
+def plan_until(view: PlannerInput) -> tuple[tuple[PlannerCommand, ...], float]:
+    """As `plan`, and when the next plan must come at the latest for announced demand; infinite if none is announced."""
+    planning = _Planning(view)
+    return planning.commands(), planning.next_announced_s
+
+
 def plan_cold(view: PlannerInput) -> tuple[PlannerCommand, ...]:
     """The plan of a pool that keeps nothing: one new sandbox for each request, and an end to all that come back."""
     back = tuple(Returned(each.sandbox, each.made_in, each.size) for each in view.idle)
@@ -98,6 +104,11 @@ class _Planning:
         for state, sizes in self._coming.items():
             existing[state] = existing.get(state, 0) + len(sizes)
         self._slots = Slots(view, existing)
+
+    @property
+    def next_announced_s(self) -> float:
+        """When the next announced sandboxes have to be begun."""
+        return self._slots.next_announced_s
 
     def commands(self) -> tuple[PlannerCommand, ...]:
         """The whole plan."""

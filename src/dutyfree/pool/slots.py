@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -55,6 +56,8 @@ class Slots:
         self._existing = existing
         self._rebuilds: dict[State, float] = {}
         self._sizes: dict[State, Size] = {}
+        self.next_announced_s = inf
+        """When the next announced sandboxes have to be begun: a plan that comes later would miss that moment."""
         self.useful: set[State] = set()
         """States in which a sandbox saves time for somebody who can be expected."""
         self.groups = [*self._waiting(), *self._announced()]
@@ -113,8 +116,11 @@ class Slots:
         for number, (state, count, at_s) in enumerate(announced, start=1):
             before += count
             late_s, each_s, _ = leads[state]
-            if at_s - view.now_s <= late_s + each_s * before:
+            begin_s = at_s - late_s - each_s * before
+            if begin_s <= view.now_s:
                 soon = number  # and with it all that comes before it
+            else:
+                self.next_announced_s = min(self.next_announced_s, begin_s)
         found: list[list[Slot]] = []
         for number, (state, count, at_s) in enumerate(announced):
             if number < soon or at_s - view.now_s <= leads[state][2]:

@@ -1,9 +1,14 @@
-"""How much works slow one another down, and what each would have taken alone: from when they began and ended.
+"""How much operations slow each other down, and what each would have taken alone: from when they began and ended.
 
-With `n` works under way each is taken to go at `(cores / n) ** exponent` of its speed alone (see `Contention`). So for
-a given exponent the work that each has done is the integral of that speed over its time. How much work something is has
-nothing to do with how many others it meets when it begins; so the exponent is the one under which the two are not
-correlated. (Not the one under which works are most alike: the large ones live longer, and outlive those beside them.)
+With `n` operations in progress each is taken to go at `(capacity / n) ** exponent` of its speed alone (see
+`Contention`). For given numbers, the work that an operation has done is the integral of that speed over its time. How
+much work an operation is does not depend on how many others it meets when it begins. So the numbers are those under
+which operations that met many others have done as much work, on average, as those that met few.
+
+(Not those under which all operations are most alike: large ones take longer, and so they outlive the others.)
+
+The capacity is at most the number of cores, and less where operations share something else. Cells are made by one event
+loop and one spawner: two of them at the same time already wait for each other, on any number of cores.
 """
 
 from __future__ import annotations
@@ -20,13 +25,19 @@ from typing import Final
 from dutyfree.simulate.clock import NO_CONTENTION, Contention
 
 EXPONENTS: Final = tuple(step / 20 for step in range(41))
+CAPACITIES: Final = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Tried up to the number of cores, which is tried, too."""
+CLEARLY_LESS: Final = 0.6
+"""A capacity below the number of cores must explain this much more: a higher exponent explains nearly the same."""
 LEAST_CORRELATION: Final = 3.0
-"""In standard errors, of what works took and how many they met: below it, nobody can say that there is contention."""
+"""In standard errors, between the time of operations and how many they met: below it, no contention is shown."""
+MOST_MET: Final = 16
+"""Operations that met more than this count as one group."""
 _SHORTEST_S: Final = 1e-9
 FEW: Final = 20
-"""Works; of fewer nothing is fitted."""
-MANY: Final = 50_000
-"""Works; of more, the exponent is that of the last ones: a bound on how long the search takes."""
+"""Operations; fewer are not fitted."""
+MANY: Final = 20_000
+"""Operations; of more, the last ones are fitted: a bound on how long the search takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +69,36 @@ def _contention(timed: Sequence[Took], cores: float) -> Contention:
     if len(timed) < FEW:
         return NO_CONTENTION
     crowd = _Crowd.of(timed)
-    kinds = [each.operation for each in timed]
-    met = [log(max(1.0, count / cores)) for count in crowd.met()]
-    if _correlation(kinds, met, [each.seconds for each in timed]) * sqrt(len(timed)) < LEAST_CORRELATION:
+    kinds, met = [each.operation for each in timed], crowd.met()
+    crowds = [log(count) for count in met]
+    if _correlation(kinds, crowds, [each.seconds for each in timed]) * sqrt(len(timed)) < LEAST_CORRELATION:
         return NO_CONTENTION
-    return min(
-        (Contention(cores, exponent) for exponent in EXPONENTS),
-        key=lambda each: abs(_correlation(kinds, met, crowd.alone_s(each))),
-    )
+    groups = [(kind, min(count, MOST_MET)) for kind, count in zip(kinds, met, strict=True)]
+
+    def best(capacity: float) -> tuple[float, Contention]:
+        found = [Contention(capacity, exponent) for exponent in EXPONENTS]
+        spread, place = min((_spread(groups, crowd.alone_s(each)), place) for place, each in enumerate(found))
+        return spread, found[place]
+
+    spread, chosen = best(cores)
+    lower = min((best(capacity) for capacity in CAPACITIES if capacity < cores), key=lambda each: each[0], default=None)
+    return lower[1] if lower is not None and lower[0] < CLEARLY_LESS * spread else chosen
+
+
+def _spread(groups: Sequence[tuple[str, int]], seconds: Sequence[float]) -> float:
+    """How far the work of operations depends on how many they met: the variance between the groups of each kind."""
+    logarithms: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for group, took_s in zip(groups, seconds, strict=True):
+        logarithms[group].append(log(max(took_s, _SHORTEST_S)))
+    by_kind: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for (kind, _), values in logarithms.items():
+        by_kind[kind].append((len(values), fmean(values)))
+    spread = 0.0
+    for means in by_kind.values():
+        count = sum(number for number, _ in means)
+        middle = sum(number * mean for number, mean in means) / count
+        spread += sum(number * (mean - middle) ** 2 for number, mean in means)
+    return spread
 
 
 def _end_s(took: Took) -> float:

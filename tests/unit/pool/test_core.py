@@ -247,6 +247,21 @@ def test_what_is_announced_is_there_in_time() -> None:
     assert [pool.ask().rung for _ in range(4)] == ["hit"] * 4
 
 
+def test_quick_creations_are_begun_between_two_ticks_if_need_be() -> None:
+    """They are begun milliseconds before they are announced for, and ticks are a quarter of a second apart."""
+    for at_s in (60.0, 60.07, 60.13, 60.2):
+        pool = driver(sandboxes=6)
+        for step in (Step.create(GOALS[0].ladder.top), Step.create(GOALS[0].ladder.rungs[0])):
+            for _ in range(20):
+                pool.core.costs.observe(step, 0.003)
+        pool.obey(pool.core.announce([(Announcement("step", GOALS[0].ladder.top, 4, at_s, 600.0), GOALS[0])], 0.0))
+        while pool.core.due_s < at_s:
+            pool.tick()
+            while pool.running:
+                pool.finish()
+        assert [pool.ask().rung for _ in range(4)] == ["hit"] * 4
+
+
 # Forks of leased sandboxes.
 
 

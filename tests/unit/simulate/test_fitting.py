@@ -39,13 +39,16 @@ def run(contention: Contention, seed: int, works: int = 600) -> tuple[list[Took]
     return took, alone_s
 
 
+@pytest.mark.parametrize("capacity", [1.0, CORES])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_contention_is_found(exponent: float, seed: int) -> None:
-    took, alone_s = run(Contention(CORES, exponent), seed)
+def test_contention_is_found(capacity: float, exponent: float, seed: int) -> None:
+    """As the speed of each operation beside others: a lower capacity and a higher exponent can mean the same."""
+    real = Contention(capacity, exponent)
+    took, alone_s = run(real, seed)
     found, alone = fit(took, CORES)
-    assert found.cores == CORES
-    assert found.exponent == pytest.approx(exponent, abs=0.15)
+    for count in (1, 2, 4, 6):
+        assert found.speed(count) == pytest.approx(real.speed(count), rel=0.25)
     assert fmean(each.seconds for each in alone) == pytest.approx(fmean(alone_s), rel=0.1)
     for each in alone:
         assert each.seconds == pytest.approx(alone_s[int(each.digest)], rel=0.4)
