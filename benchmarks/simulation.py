@@ -21,7 +21,7 @@ from dutyfree.pool.routing import Policy
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.wanted import Wanted
 from dutyfree.simulate import agreement, parse_recording, replay
-from dutyfree.simulate.recorder import HeardCosts, Recorder
+from dutyfree.simulate.recorder import RecordedCosts, Recorder
 from dutyfree.substrates.fake import FakeSubstrate, Latencies
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.registry import load as load_substrate
@@ -44,7 +44,7 @@ async def real_run(substrate: Substrate, policy: Policy, announced: bool, load: 
         known = [await stager.wanted(Image(), spec) for spec in specs]
         options = PoolOptions(sandboxes=20, policy=policy, at_once=4)
         recorder.pool(options.limits, stager.abilities, policy)
-        async with Pool(stager, options, guarded.capabilities, None, HeardCosts(recorder.took)) as pool:
+        async with Pool(stager, options, guarded.capabilities, None, RecordedCosts(recorder.took)) as pool:
 
             async def rollout(wanted: Wanted, hold_s: float) -> None:
                 async with places:

@@ -1,4 +1,4 @@
-"""Time that passes only when nothing is left to do at this moment, and cores that works share."""
+"""A clock of discrete events, and cores that operations share."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """How much slower everything becomes when more is under way than there are cores.
+    """How much slower operations become when more are in progress than there are cores, or whatever else they share.
 
-    With `n` things under way each goes at `(cores / n) ** exponent` of its speed alone, from the first that is one too
+    With `n` operations in progress each goes at `(cores / n) ** exponent` of its speed alone, from the first that is one too
     many. 1 is processor sharing: all wait for processors. 0 is none: latencies as they were measured hold under load,
-    too, which is right if they were measured under the same load. A run on real machines tells what is between.
+    too, which is right if they were measured under the same load. `fitting` finds both numbers from a real run.
     """
 
     cores: float = 1.0
@@ -64,10 +64,10 @@ NO_CONTENTION: Final = Contention()
 
 
 class Processor:
-    """Carries works out on shared cores. Exact for every speed that depends on the number of works alone.
+    """Runs operations on shared cores. Exact for every speed that depends on the number of operations alone.
 
-    All works go at the same speed, so that the one with the least left always ends first: there is one clock of work
-    done (`_done_s`), a heap of its times at which works end, and one event for the first of them.
+    All operations go at the same speed, so the one with the least work left always ends first. So there is one clock of
+    work done (`_done_s`), a heap of the times on it at which operations end, and one event for the first of them.
     """
 
     def __init__(self, clock: Clock, contention: Contention) -> None:
@@ -99,7 +99,7 @@ class Processor:
         self._await(is_first=self._works[0][1] == self._number)
 
     def beside(self, load: float) -> None:
-        """That much more (or less) is under way that is not work of the pool: tenants that compute."""
+        """Add (or take away) load that is not an operation of the pool: tenants that compute."""
         if self._shares:
             self._advance()
             self._beside += load

@@ -9,7 +9,7 @@
     [pool]                          # of each node
     sandboxes = 128
     memory_mib = 65536              # no bound, unless there is one; disk_mib, too
-    at_once = 4                     # creations, promotions and resets under way
+    at_once = 4                     # creations, promotions and resets in progress
     reset = true                    # what the substrate can do
     images = true
     plan_every_s = 0.005

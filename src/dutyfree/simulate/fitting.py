@@ -48,7 +48,7 @@ class Took:
     digest: str
     seconds: float
     end_s: float | None = None
-    """When it had ended; None where nobody wrote it down."""
+    """When it ended; None if that was not recorded."""
 
 
 def fit(took: Sequence[Took], cores: float) -> tuple[Contention, list[Took]]:
@@ -106,7 +106,7 @@ def _end_s(took: Took) -> float:
 
 
 class _Crowd:
-    """How many were under way, at all times."""
+    """The number of operations in progress, over time."""
 
     def __init__(self, spans: Sequence[tuple[float, float]]) -> None:
         self._spans = spans
@@ -124,10 +124,10 @@ class _Crowd:
         return _Crowd([(_end_s(each) - each.seconds, _end_s(each)) for each in timed])
 
     def met(self) -> list[int]:
-        """How many each has met, itself included: those under way when it began, and those that began just after.
+        """How many each has met, itself included: those in progress when it began, and those that began just after.
 
-        Works that are ordered together begin one after the other, and meet all the same. Just after is within the time
-        that nearly all works take, so that how long this one took has no say in it.
+        Operations that are ordered together begin one after the other, and still meet. "Just after" is within the time
+        that nearly all operations take, so that it does not depend on how long this one took.
         """
         starts, ends = sorted(start_s for start_s, _ in self._spans), sorted(end_s for _, end_s in self._spans)
         taken = sorted(end_s - start_s for start_s, end_s in self._spans)
@@ -143,7 +143,7 @@ class _Crowd:
 
 
 def _correlation(kinds: Sequence[str], met: Sequence[float], seconds: Sequence[float]) -> float:
-    """Of the logarithms of what works took with how many they met, within works of one kind."""
+    """The correlation of the logarithms of times with how many operations were met, within each kind."""
     by_kind: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for kind, crowd, took_s in zip(kinds, met, seconds, strict=True):
         by_kind[kind].append((crowd, log(max(took_s, _SHORTEST_S))))

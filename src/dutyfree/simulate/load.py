@@ -126,9 +126,9 @@ class Steps:
     quantile: float = 1.0
     """A step is over when this share of its rollouts has ended; the others go on beside the next one."""
     announced: bool = True
-    """Whether the fleet is told, when training begins, what the next step will ask for."""
+    """Whether the trainer announces, when training begins, what the next step will ask for."""
     concurrency: int | None = None
-    """Rollouts that the trainer has under way at the same time, their wait for a sandbox included."""
+    """Rollouts that the trainer has in progress at the same time, their wait for a sandbox included."""
 
     def __post_init__(self) -> None:
         _check_positive(steps=self.steps, prompts=self.prompts, group=self.group, concurrency=self.concurrency)
@@ -161,7 +161,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Groups that come at random, at a steady rate, and tell nobody before: the control of announced steps."""
+    """Groups that come at random, at a steady rate, without announcement: the control for announced steps."""
 
     trajectories: int
     behaviour: Behaviour

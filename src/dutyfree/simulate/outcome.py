@@ -1,4 +1,4 @@
-"""What came of a simulation: counted while it runs, and told as one value when it is over."""
+"""The outcome of a simulation: counted while it runs, and one value when it is over."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Outcome:
     lost: Mapping[str, int]
     """Operations of pools that failed, by kind."""
     idle_s: float
-    """Sandbox-seconds that nobody used: the waste."""
+    """Sandbox-seconds without a tenant: the waste."""
     leased_s: float
     """Sandbox-seconds of leases."""
     worker_hours: float
@@ -78,7 +78,7 @@ class Outcome:
     most_sandboxes: int
     """On one node at one moment."""
     most_busy: int
-    """Creations, promotions and resets that one node had under way at one moment."""
+    """The most creations, promotions and resets that one node had in progress at one moment."""
     events: int
     plans: int
 
@@ -95,13 +95,13 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, with the rates."""
-        told: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for name in self.__slots__:
             value = getattr(self, name)
-            told[name] = value.to_json() if isinstance(value, Summary) else value
+            content[name] = value.to_json() if isinstance(value, Summary) else value
             if isinstance(value, Mapping):
-                told[name] = dict(sorted(value.items()))
-        return told | {"hit_rate": self.hit_rate, "waste": self.waste}
+                content[name] = dict(sorted(value.items()))
+        return content | {"hit_rate": self.hit_rate, "waste": self.waste}
 
 
 @dataclass(slots=True)

@@ -17,17 +17,17 @@ Write = Callable[[Mapping[str, Any]], None]
 """`JournalWriter.append`, or that of a list."""
 
 
-class HeardCosts(Costs):
-    """The costs of a pool; each observation is also told to `heard`."""
+class RecordedCosts(Costs):
+    """The costs of a pool; each observation is also passed to `on_observation`."""
 
-    def __init__(self, heard: Callable[[Step, float], None]) -> None:
+    def __init__(self, on_observation: Callable[[Step, float], None]) -> None:
         super().__init__()
-        self._heard = heard
+        self._on_observation = on_observation
 
     def observe(self, operation: Step, seconds: float) -> None:
         """As `Costs.observe`."""
         super().observe(operation, seconds)
-        self._heard(operation, seconds)
+        self._on_observation(operation, seconds)
 
 
 class Recorder:
@@ -46,7 +46,7 @@ class Recorder:
         self._write({"kind": "pool", "policy": str(policy), **made_at_once, **able, "knows_costs": knows_costs})
 
     def announced(self, announcement: Announcement, ladder: Ladder, now_s: float) -> None:
-        """Somebody said that they would come."""
+        """Record an announcement."""
         times = {"at_s": self._since(now_s), "from_s": self._since(announcement.at_s)}
         times["until_s"] = self._since(announcement.until_s)
         self._write({"kind": "announced", "ladder": self._name(ladder), "count": announcement.count, **times})
@@ -54,12 +54,12 @@ class Recorder:
     def requested(
         self, ladder: Ladder, asked_s: float, readiness_s: float | None, hold_s: float, rung: str = ""
     ) -> None:
-        """Somebody came, and got a sandbox after `readiness_s`, or none."""
+        """Record a request, which got a sandbox after `readiness_s`, or none."""
         record = {"kind": "request", "at_s": self._since(asked_s), "ladder": self._name(ladder), "hold_s": hold_s}
         self._write(record if readiness_s is None else {**record, "readiness_s": readiness_s, "rung": rung})
 
     def took(self, operation: Step, seconds: float) -> None:
-        """The pool has measured an operation, which has just ended; see `HeardCosts`."""
+        """The pool has measured an operation, which has just ended; see `RecordedCosts`."""
         record = {"kind": "took", "operation": operation.kind, "digest": operation.digest, "seconds": seconds}
         self._write({**record, "at_s": self._since(self._now())})
 

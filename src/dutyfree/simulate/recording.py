@@ -10,8 +10,8 @@ A recording is a journal (`dutyfree.trace`) of records of these kinds, times in 
 
 A ladder comes before those who name it. `rung` is the one that was found, `hit` if it is the last; a request that got
 no sandbox has no `readiness_s`. Operations are `create`, `stage`, `reset`, `destroy` (no digest) and `give`: from the
-choice of an idle sandbox to the lease. Where the cores are told, and when operations had ended (`at_s`), it is found
-out how much they slowed one another down (`fitting`).
+choice of an idle sandbox to the lease. Where the record of the pool has the
+cores, and operations have the time of their end (`at_s`), `fitting` finds how much they slowed each other down.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Agreement:
 def agreement(recording: Recording, *outcomes: Outcome) -> Agreement:
     """Of the readiness in a recording and in its replays: on average over these, if there are several.
 
-    Raises InvalidRequest if nobody waited at all in the recording, or nothing was replayed.
+    Raises InvalidRequest if no request of the recording waited, or nothing was replayed.
     """
     real = recording.readiness
     if not outcomes or min(real.mean_s, real.p50_s, real.p95_s) <= 0:
-        raise InvalidRequest("there is nothing to compare: nobody waited, or nothing was replayed")
+        raise InvalidRequest("there is nothing to compare: no request waited, or nothing was replayed")
     return Agreement(
         mean=fmean(each.readiness.mean_s for each in outcomes) / real.mean_s,
         p50=fmean(each.readiness.p50_s for each in outcomes) / real.p50_s,
@@ -154,7 +154,7 @@ class _Reading:
 
     def done(self, where: str) -> Recording:
         if self.pool is None or not self.asked:
-            raise InvalidRequest(f"{where} has no pool, or nobody asked it for anything")
+            raise InvalidRequest(f"{where} has no pool, or no requests")
         self.asked.sort(key=lambda each: each.at_s)
         self.announced.sort(key=lambda each: each[0])
         contention, alone = (NO_CONTENTION, self.took) if self.cores is None else fit(self.took, self.cores)

@@ -20,11 +20,11 @@ from dutyfree.simulate.scenario import PoolModel, Scenario
 from dutyfree.simulate.setting import Setting, Trajectory
 from dutyfree.simulate.trainer import Client, Trainer, Visitors
 
-TOLD_EVERY: Final = 1000
-"""Trajectories between two calls of who is told of the progress."""
+REPORTED_EVERY: Final = 1000
+"""Trajectories between two calls of `on_progress`."""
 
 Progress = Callable[[int], None]
-"""Told how many trajectories have ended."""
+"""Called with the number of trajectories that have ended."""
 
 
 class Source(Protocol):
@@ -135,7 +135,7 @@ class _Simulation:
         self._left -= 1
         self._loads[request.node] -= 1
         self._placed -= 1
-        if self._on_progress is not None and self._left % TOLD_EVERY == 0:
+        if self._on_progress is not None and self._left % REPORTED_EVERY == 0:
             self._on_progress(self._tally.completed + self._tally.failures.total())
         self._source.ended(request)
         self._client.ended()

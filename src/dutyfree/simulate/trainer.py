@@ -51,7 +51,7 @@ class Client:
         return requests
 
     def send(self, requests: list[Trajectory]) -> None:
-        """As many as may be under way now, the rest when others have ended."""
+        """Send as many as may be in progress now, and the rest when others have ended."""
         self._held_back += requests
         self._send_on()
 
