@@ -43,8 +43,8 @@ class Clock:
 class Contention:
     """How much slower operations become when more are in progress than there are cores, or whatever else they share.
 
-    With `n` operations in progress each goes at `(cores / n) ** exponent` of its speed alone, from the first that is one
-    too many. Exponent 1 is processor sharing: all wait for processors. 0 is none: latencies as they were measured hold
+    With `n` operations in progress each goes at `(cores / n) ** exponent` of its speed alone, from the first that is
+    one too many. Exponent 1 is processor sharing: all wait for processors. 0 is none: measured latencies hold
     under load, too, which is right if they were measured under the same load. `fitting` finds both from a real run.
     """
 
