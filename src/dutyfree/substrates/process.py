@@ -22,10 +22,18 @@ from typing import Final
 
 from dutyfree import claims, fork_safety, native
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.errors import (
+    CapacityError,
+    InvalidRequest,
+    LinkFailed,
+    SandboxGone,
+    SubstrateFailed,
+    SubstrateUnavailable,
+)
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
-from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Usage
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.wire.channel import Channel
 
 KIND: Final = "process"
@@ -134,6 +142,11 @@ class ProcessSandbox(GuestSandbox):
 
     pid: int = 0
     """The guest's process."""
+
+    async def usage(self) -> Usage | None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        return await asyncio.to_thread(tree_usage, self.pid)
 
 
 class _Body:

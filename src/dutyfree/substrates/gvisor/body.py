@@ -17,7 +17,7 @@ from dutyfree.contract import Snapshot
 from dutyfree.errors import SubstrateFailed
 from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
 from dutyfree.images.ownership import SUBORDINATE_IDS
-from dutyfree.model import Phase, SandboxSpec, Unenforced
+from dutyfree.model import Phase, SandboxSpec, Unenforced, Usage
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
@@ -94,6 +94,9 @@ class GVisorBody(Body):
         site = self._site
         async with self._lock.shared():  # gVisor cannot start a process in a paused sandbox
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
+
+    async def usage(self) -> Usage | None:
+        return groups.usage(self._site.groups)
 
     async def end(self) -> None:
         await self._end.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import SubstrateFailed
-from dutyfree.model import Capability, Resources, Unenforced
+from dutyfree.model import Capability, Resources, Unenforced, Usage
 from dutyfree.substrates import hierarchies
 
 PARENT: Final = "dutyfree-gvisor"
@@ -82,6 +82,13 @@ def plan(version: int, resources: Resources) -> dict[str, list[tuple[str, str]]]
     """The files of a group and their values, by controller."""
     found = {name: hierarchies.settings(version, name, resources, swap=False) for name in CONTROLLERS}
     return {name: files for name, files in found.items() if files}
+
+
+def usage(groups: list[Path]) -> Usage | None:
+    """What the processes in a sandbox's groups take; None where none of the groups counts memory."""
+    files = [group / hierarchies.memory_file(version) for group in groups for version in (1, 2)]
+    counted = (hierarchies.GroupCounters(memory=str(file)).memory_bytes() for file in files)
+    return next((Usage(each_bytes) for each_bytes in counted if each_bytes is not None), None)
 
 
 def remove(group: Path) -> None:

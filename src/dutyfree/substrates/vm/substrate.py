@@ -14,8 +14,9 @@ from dutyfree.claims import Claim
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
 from dutyfree.guest import DEFAULT_ENVIRONMENT
 from dutyfree.images.store import Store
-from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec
+from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec, Usage
 from dutyfree.substrates.engine import Body, EngineSubstrate, Marks
+from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.substrates.vm import guest, ssh
 from dutyfree.substrates.vm.debian import USUAL
 from dutyfree.substrates.vm.local import LocalProvider
@@ -66,6 +67,9 @@ class VMBody(Body):
             await _cancel_start(starting)
             raise LinkFailed("the machine stopped answering while a connection to it was made")
         return starting.result()
+
+    async def usage(self) -> Usage | None:
+        return None if self.pid is None else await asyncio.to_thread(tree_usage, self.pid)
 
     async def end(self) -> None:
         await self._node.end()
