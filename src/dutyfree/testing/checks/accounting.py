@@ -141,6 +141,7 @@ async def usage(context: Context) -> None:
     if before_bytes is None:
         return
     # A virtual machine takes as much memory as its guest ever used, so that more use may not make it grow.
+    wait_s = 5.0 * context.patience
     is_exact = context.substrate.isolation < Isolation.MICROVM
     grown_bytes = before_bytes + 16 * MIB if is_exact else 32 * MIB
 
@@ -152,9 +153,9 @@ async def usage(context: Context) -> None:
 
     # dd fills its buffer, and then waits, because sleep does not read from the pipe.
     async with box.stream(Action("dd if=/dev/zero bs=32M count=1 | sleep 60")):
-        await expect.soon(has_grown, "the usage does not grow by 16 MiB when a command holds 32 MiB")
+        await expect.soon(has_grown, "the usage does not grow by 16 MiB when a command holds 32 MiB", within_s=wait_s)
     if is_exact:
-        await expect.soon(has_shrunk, "the usage does not shrink when the command has ended")
+        await expect.soon(has_shrunk, "the usage does not shrink when the command has ended", within_s=wait_s)
 
 
 async def _memory_bytes(box: Sandbox) -> int | None:
