@@ -30,6 +30,7 @@ from dutyfree.errors import (
     SubstrateFailed,
     SubstrateUnavailable,
 )
+from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
 from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Usage
 from dutyfree.removal import remove_tree
@@ -76,11 +77,8 @@ class ProcessSubstrate(Substrate):
         self._guest = native.guest_path()
         await asyncio.to_thread(_sweep)
         claim = claims.claim(KIND)
-        try:
+        with on_failure(claim.release):
             self._directory = _make_directory(claim)
-        except BaseException:
-            claim.release()
-            raise
         self._claim = claim
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> ProcessSandbox:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.failure import on_failure
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import hex_of
 
@@ -63,13 +64,10 @@ class Holds:
     def take(self, layers: Iterable[str]) -> Hold:
         """Hold all of the layers, or none. Raises InvalidRequest for a missing layer."""
         taken: list[str] = []
-        try:
+        with on_failure(self.drop, taken):
             for layer in dict.fromkeys(layers):
                 self._take_one(layer)
                 taken.append(layer)
-        except BaseException:
-            self.drop(taken)
-            raise
         return Hold(self, tuple(taken))
 
     def take_unpublished(self, description: Path) -> int:

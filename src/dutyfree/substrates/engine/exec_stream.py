@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dutyfree.contract import ActionStream
+from dutyfree.failure import on_failure
 from dutyfree.guest.stream import GuestActionStream
 from dutyfree.model import Action, Chunk, Observation
 
@@ -28,12 +29,9 @@ class ExecActionStream(ActionStream):
 
     async def _start(self) -> GuestActionStream:
         self._runner = await self._path.connect()
-        try:
+        with on_failure(self._path.disconnect, self._runner):
             stream = GuestActionStream(self._runner, self._action)
             return await stream.__aenter__()
-        except BaseException:
-            self._path.disconnect(self._runner)
-            raise
 
     async def _started(self) -> GuestActionStream:
         return await asyncio.shield(self._starting)

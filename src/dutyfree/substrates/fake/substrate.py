@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
+from dutyfree.failure import await_on_failure
 from dutyfree.model import SandboxSpec
 from dutyfree.substrates import registry
 from dutyfree.substrates.fake.options import Failure, Latencies, Script, Step
@@ -47,12 +48,9 @@ class FakeSubstrate(ForwardingSubstrate):
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         injection = self._script.draw(Step.CREATE)
         sandbox = FakeSandbox(await self.inner.create(spec, on_span), self._script, self._living, on_span)
-        try:
+        async with await_on_failure(sandbox.end):
             await sandbox.inject(Step.CREATE, injection)
             await sandbox.inject(Step.READY)
-        except BaseException:
-            await asyncio.shield(sandbox.end())
-            raise
         return sandbox
 
     async def close(self) -> None:

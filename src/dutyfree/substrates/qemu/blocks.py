@@ -22,6 +22,7 @@ from dutyfree.errors import (
     SubstrateFailed,
     SubstrateUnavailable,
 )
+from dutyfree.failure import on_failure
 from dutyfree.images.commands import die_with_parent
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
@@ -82,15 +83,11 @@ class Devices:
         own = self._own / f"{name}.squashfs"
         with self._lock:
             self._holders[own] += 1
-        try:
-            with wrap_os_errors("the block image could not be made"):
-                if not own.exists():
-                    with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
-                        self._link(store, image, name, own)
-                os.utime(own)
-        except BaseException:
-            self.release(own)
-            raise
+        with on_failure(self.release, own), wrap_os_errors("the block image could not be made"):
+            if not own.exists():
+                with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
+                    self._link(store, image, name, own)
+            os.utime(own)
         return own
 
     def hold_again(self, device: Path) -> None:
