@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import pwd
 import secrets
@@ -23,7 +22,6 @@ from typing import Final
 from dutyfree import claims, fork_safety, native
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import (
-    CapacityError,
     InvalidRequest,
     LinkFailed,
     SandboxGone,
@@ -34,6 +32,7 @@ from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
 from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Usage
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.wire.channel import Channel
 
@@ -42,7 +41,6 @@ KIND: Final = "process"
 _PREFIX: Final = "dutyfree-process-"
 _EXIT_TIMEOUT_S: Final = 5.0
 _STRAY_ROUNDS: Final = 20
-_FULL: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 _REASON: Final = "an ordinary process of the host has no walls and no bounds of its own"
 
 
@@ -153,22 +151,18 @@ class _Body:
     def __init__(self, guest: Path, directory: Path) -> None:
         """Raises CapacityError or SubstrateFailed, and then holds nothing."""
         self.directory = directory
-        with contextlib.ExitStack() as undo:
-            try:
-                directory.mkdir(mode=0o700)
-                undo.callback(directory.rmdir)
-                ours, theirs = socket.socketpair()
-                fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
-                undo.callback(ours.close)
-                with theirs:
-                    self._process = _start(guest, theirs.fileno())
-                undo.callback(self._process.wait)
-                undo.callback(self._process.kill)
-                self.pid = self._process.pid
-                self._pidfd = os.pidfd_open(self.pid)
-            except OSError as error:
-                kind = CapacityError if error.errno in _FULL else SubstrateFailed
-                raise kind(f"no guest could be started: {error}") from error
+        with wrap_os_errors("no guest could be started"), contextlib.ExitStack() as undo:
+            directory.mkdir(mode=0o700)
+            undo.callback(directory.rmdir)
+            ours, theirs = socket.socketpair()
+            fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
+            undo.callback(ours.close)
+            with theirs:
+                self._process = _start(guest, theirs.fileno())
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self._pidfd = os.pidfd_open(self.pid)
             undo.pop_all()
         self.channel = Channel.over_socket(ours)
 

@@ -28,7 +28,7 @@ from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
+from dutyfree.substrates.os_errors import wrap_os_errors
 
 CAPACITY_BYTES: Final = 64 * 1024**3
 """The size of every device, whatever image is on it: a machine saved with one device is restored with another one, and

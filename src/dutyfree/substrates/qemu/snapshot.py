@@ -14,9 +14,9 @@ from dutyfree.failure import await_on_failure
 from dutyfree.model import Image, Resources
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu import memory, saved
 from dutyfree.substrates.qemu.body import RunningVM
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import clock
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.threads import in_thread

@@ -18,11 +18,11 @@ from dutyfree.guest.runner import Runner
 from dutyfree.images.store import Store
 from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
 from dutyfree.substrates.engine import EngineSubstrate, Marks
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import MicroVMBody, RunningVM
 from dutyfree.substrates.qemu.build_dir import CLAIMS, BuildDir
 from dutyfree.substrates.qemu.kernel import find_kernel
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
 from dutyfree.substrates.qemu.saved import Saved

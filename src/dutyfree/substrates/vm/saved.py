@@ -13,7 +13,6 @@ import shlex
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,36 +50,21 @@ class Boot(StrEnum):
     RESTORE = "restore"
 
 
-@dataclass(frozen=True, slots=True)
 class Saved:
     """One saved machine. Its directory has all of its files, including its keys."""
 
-    directory: Path
-
-    @property
-    def memory(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.memory = directory / "memory"
         """The file with the machine's memory."""
-        return self.directory / "memory"
-
-    @property
-    def state(self) -> Path:
+        self.state = directory / "state"
         """The file with the state of all other devices, written by QEMU."""
-        return self.directory / "state"
-
-    @property
-    def disk(self) -> Path:
+        self.disk = directory / "disk.qcow2"
         """The saved disk; restored machines have their own disks over it."""
-        return self.directory / "disk.qcow2"
-
-    @property
-    def seed(self) -> Path:
+        self.seed = directory / "seed"
         """The directory that the machine saw as its seed disk."""
-        return self.directory / "seed"
-
-    @property
-    def key(self) -> Path:
+        self.key = directory / "key"
         """The private key to log in with."""
-        return self.directory / "key"
 
     @property
     def host_key_public(self) -> str:
