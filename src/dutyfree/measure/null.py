@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
 from dutyfree.contract import (
@@ -164,9 +163,7 @@ class NullStream(ActionStream):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Nothing to do: the action has ended."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dutyfree.contract import ActionStream
@@ -71,9 +70,7 @@ class ExecActionStream(ActionStream):
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end_unless_entered(self) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 
 from dutyfree.contract import ActionStream, Sandbox, Session, SpanListener, Terminal
 from dutyfree.errors import DutyfreeError, LinkFailed, SandboxGone
@@ -143,9 +142,7 @@ class _StreamGate:
             self._is_started = True
             await self._sandbox.inject(Step.RUN)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         return None
 
 
