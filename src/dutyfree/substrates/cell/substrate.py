@@ -28,6 +28,7 @@ from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.spawner import Spawner
+from dutyfree.substrates.memory_disk import memory_disk_bytes
 from dutyfree.wire.channel import Channel
 
 COMMON_PLANS = 256
@@ -259,7 +260,7 @@ class CellSubstrate(Substrate):
     def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_disk_bytes(spec.resources))
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""
