@@ -245,7 +245,8 @@ class Sandbox(ABC):
     def usage(self) -> Usage | None:
         """What the sandbox takes of the machine now; None where that cannot be measured by reading a few files.
 
-        Not asynchronous: a pool asks at the end of each lease.
+        Not asynchronous, and no call of an engine: a pool asks at the end of each lease. A virtual machine keeps the
+        memory that its guest freed. Raises SandboxGone.
         """
         return None
 

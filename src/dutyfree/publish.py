@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from dutyfree.failure import on_failure
+
 
 def publish(path: Path, data: bytes, *, draft: Path | None = None, sync: bool = False) -> Path:
     """Put a file with this content at `path`, in place of one that may be there; returns `path`.
@@ -14,12 +16,9 @@ def publish(path: Path, data: bytes, *, draft: Path | None = None, sync: bool = 
     returns. Raises OSError; then `path` is as it was, and there is no draft.
     """
     draft = draft or path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.draft")
-    try:
+    with on_failure(draft.unlink, missing_ok=True):
         write_synced(draft, data) if sync else draft.write_bytes(data)
         draft.rename(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
     if sync:
         sync_directory(path.parent)
     return path

@@ -12,7 +12,6 @@ from dutyfree.choose.trust import Trust
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, SIZES, named, seconds, size_bytes, whole
-from dutyfree.errors import InvalidRequest
 from dutyfree.formatting import count, number, one_line, plain, size, table
 
 if TYPE_CHECKING:
@@ -131,17 +130,15 @@ def execute(options: argparse.Namespace) -> int:
 
 def _question(options: argparse.Namespace) -> Question:
     from dutyfree.measure.advise import Question
-    from dutyfree.measure.design.study import Warmth
+    from dutyfree.measure.design.file import stage
 
-    if options.stage not in list(Warmth):
-        raise InvalidRequest(f"there is no stage {options.stage!r}", hint=f"there are: {', '.join(Warmth)}")
     return Question(
         trust=Trust(options.trust),
         actions=options.actions,
         work_s=options.work_s,
         workload=options.workload,
         length=options.length,
-        warmth=Warmth(options.stage),
+        warmth=stage(options.stage),
         weights=Weights(options.second_cost, options.gib_second_cost, options.lost_rollout_cost),
         memory_bytes=dict(options.memory),
         accept_emulated=options.accept_emulated,
@@ -186,7 +183,6 @@ def _lines(advice: Advice) -> list[str]:
 
 
 def _measured_table(advice: Advice) -> list[str]:
-
     rows = [("arm", "isolation", "acquire", "tax per action", "slowdown", "failed", "memory")]
     for each in advice.evidence:
         candidate = each.candidate
@@ -260,7 +256,6 @@ def _announced(pool: Announced, chosen: Evidence) -> list[str]:
 
 
 def _unannounced(pool: Unannounced, cost: Cost) -> list[str]:
-
     lead_s, expected = number(pool.lead_s, _DIGITS), number(pool.expected, _DIGITS)
     return [
         f"  not announced: {pool.rate_per_s:g} per s x {lead_s} s to make one (mean) = {expected}; "

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dutyfree.formatting import display_width, duration, fitted, one_line, size
@@ -117,9 +116,7 @@ class Display:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
         self._clear()

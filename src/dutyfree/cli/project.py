@@ -91,7 +91,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _latencies(options: argparse.Namespace) -> Latencies:
-    from dutyfree.measure.design.study import Warmth
+    from dutyfree.measure.design.file import stage
     from dutyfree.measure.project import MeasuredLatencies, StatedLatencies
     from dutyfree.measure.results.directory import load_results
 
@@ -100,9 +100,7 @@ def _latencies(options: argparse.Namespace) -> Latencies:
         if twice := [name for name in names if names.count(name) > 1]:
             raise InvalidRequest(f"--latency names {twice[0]!r} twice", hint="each latency needs a name of its own")
         return StatedLatencies(dict(options.latency), options.steps)
-    if options.stage not in list(Warmth):
-        raise InvalidRequest(f"there is no stage {options.stage!r}", hint=f"there are: {', '.join(Warmth)}")
-    return MeasuredLatencies(load_results(options.results), options.workload, Warmth(options.stage))
+    return MeasuredLatencies(load_results(options.results), options.workload, stage(options.stage))
 
 
 def _lines(projection: Projection) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Self
 
 from dutyfree.contract import ActionStream
@@ -77,9 +76,7 @@ class GuestActionStream(ActionStream):
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._exchange.abandon()
         await self._exchange.settled()
 

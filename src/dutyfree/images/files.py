@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from dutyfree.errors import InvalidRequest
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> FileIO:
     """Open a regular file for reading; follows symlinks.
 
     Raises OSError, and InvalidRequest for any other kind of file, without opening it: opening a pipe may block forever,

@@ -6,17 +6,13 @@ A study measures the instrument's own time on it: the floor, which is shown and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar, cast
 
 from dutyfree.contract import (
-    DEFAULT_DOWNLOAD_LIMIT_BYTES,
     DEFAULT_FILE_TIMEOUT_S,
     DEFAULT_READ_LIMIT_BYTES,
-    DEFAULT_TRANSFER_TIMEOUT_S,
     ActionStream,
     Files,
     Sandbox,
@@ -42,7 +38,9 @@ from dutyfree.model import (
     Timing,
     Unenforced,
 )
+from dutyfree.substrates.forwarding import ForwardingFiles
 
+Result = TypeVar("Result")
 _INSTANT: Final = Timing(NULL, 0, 0, 0)
 _NOTHING: Final = Observation(0, None, b"/", b"", False, False, 1, 0, False, False, False, 0.0, 0, _INSTANT)
 """Success. Its output is a directory, because that is the only output that set-up reads (`recipes.readiness`)."""
@@ -165,56 +163,23 @@ class NullStream(ActionStream):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Nothing to do: the action has ended."""
 
 
-class NullFiles(Files):
+class NullFiles(ForwardingFiles):
     """Accepts every write and keeps nothing."""
+
+    async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
+        return cast(Result, None)  # of all calls except those below
 
     async def read(
         self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
         return b""
 
-    async def write(
-        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
-    ) -> None:
-        """Keeps nothing."""
-
-    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Keeps nothing."""
-
     async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         return []
 
     async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         return FileInfo(path, FileKind.FILE, 0o644, 0, 0, 0, 0)
-
-    async def mkdir(
-        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
-    ) -> None:
-        """Keeps nothing."""
-
-    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Keeps nothing."""
-
-    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        """Keeps nothing."""
-
-    async def upload(
-        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
-    ) -> None:
-        """Keeps nothing."""
-
-    async def download(
-        self,
-        path: str,
-        local: str | PathLike[str],
-        *,
-        limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
-        timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
-    ) -> None:
-        """Writes nothing."""

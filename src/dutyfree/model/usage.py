@@ -12,3 +12,4 @@ class Usage:
     memory_bytes: int
     """Files that it keeps in memory included."""
     disk_bytes: int = 0
+    """0 where disk space is not measured."""

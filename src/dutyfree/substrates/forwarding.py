@@ -1,4 +1,4 @@
-"""Files that pass each call on to the files of another object."""
+"""A substrate, a sandbox and files that pass calls on to others of their kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import builtins
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from os import PathLike
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dutyfree.contract import (
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
@@ -14,10 +14,94 @@ from dutyfree.contract import (
     DEFAULT_READ_LIMIT_BYTES,
     DEFAULT_TRANSFER_TIMEOUT_S,
     Files,
+    Sandbox,
+    Snapshot,
+    Substrate,
 )
-from dutyfree.model import FileInfo
+from dutyfree.model import Capability, FileInfo, Image, Isolation, Unenforced, Usage
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import Store
 
 Result = TypeVar("Result")
+
+
+class ForwardingSubstrate(Substrate):
+    """All properties are those of `inner`. Subclasses write `open`, `create` and `close`."""
+
+    def __init__(self, inner: Substrate) -> None:
+        self._inner = inner
+
+    @property
+    def inner(self) -> Substrate:
+        """The substrate that this one wraps."""
+        return self._inner
+
+    @property
+    def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
+        return self._inner.isolation
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._inner.capabilities
+
+    @property
+    def store(self) -> Store | None:
+        return self._inner.store
+
+    @property
+    def builds_with(self) -> str | None:
+        return self._inner.builds_with
+
+    @property
+    def emulated(self) -> bool:
+        return self._inner.emulated
+
+    @property
+    def version(self) -> str:
+        return self._inner.version
+
+    @property
+    def snapshots_hold_memory(self) -> bool:
+        return self._inner.snapshots_hold_memory
+
+    @property
+    def has_default_image(self) -> bool:
+        return self._inner.has_default_image
+
+    def named_image(self, name: str) -> Image:
+        return self._inner.named_image(name)
+
+
+class ForwardingSandbox(Sandbox):
+    """All properties are those of `inner`. Subclasses write the calls that are not passed on as they are."""
+
+    def __init__(self, inner: Sandbox) -> None:
+        self.id = inner.id
+        self.files = inner.files
+        self._inner = inner
+
+    @property
+    def inner(self) -> Sandbox:
+        return self._inner
+
+    @property
+    def pid(self) -> int | None:
+        return self._inner.pid
+
+    @property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        return self._inner.unenforced
+
+    @property
+    def alive(self) -> bool:
+        return self._inner.alive
+
+    async def snapshot(self) -> Snapshot:
+        return await self._inner.snapshot()
+
+    def usage(self) -> Usage | None:
+        return self._inner.usage()
 
 
 class ForwardingFiles(Files):

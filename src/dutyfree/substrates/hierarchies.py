@@ -181,12 +181,17 @@ def _settings_v2(controller: str, resources: Resources, swap: bool) -> list[tupl
     return []
 
 
+def memory_file(version: int) -> str:
+    """The name of the file of a group that counts its memory."""
+    return "memory.current" if version == 2 else "memory.usage_in_bytes"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupCounters:
     """The kernel's files that count how often a sandbox hit a limit; None for a limit that it does not have."""
 
-    oom: str | None
-    pids: str | None
+    oom: str | None = None
+    pids: str | None = None
     memory: str | None = None
 
     def memory_bytes(self) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import pwd
 import secrets
@@ -22,10 +21,19 @@ from typing import Final
 
 from dutyfree import claims, fork_safety, native
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import CapacityError, InvalidRequest, LinkFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.errors import (
+    InvalidRequest,
+    LinkFailed,
+    SandboxGone,
+    SubstrateFailed,
+    SubstrateUnavailable,
+)
+from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox
-from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced
+from dutyfree.model import Capability, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Usage
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.os_errors import wrap_os_errors
+from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.wire.channel import Channel
 
 KIND: Final = "process"
@@ -33,7 +41,6 @@ KIND: Final = "process"
 _PREFIX: Final = "dutyfree-process-"
 _EXIT_TIMEOUT_S: Final = 5.0
 _STRAY_ROUNDS: Final = 20
-_FULL: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 _REASON: Final = "an ordinary process of the host has no walls and no bounds of its own"
 
 
@@ -68,11 +75,8 @@ class ProcessSubstrate(Substrate):
         self._guest = native.guest_path()
         await asyncio.to_thread(_sweep)
         claim = claims.claim(KIND)
-        try:
+        with on_failure(claim.release):
             self._directory = _make_directory(claim)
-        except BaseException:
-            claim.release()
-            raise
         self._claim = claim
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> ProcessSandbox:
@@ -135,6 +139,11 @@ class ProcessSandbox(GuestSandbox):
     pid: int = 0
     """The guest's process."""
 
+    def usage(self) -> Usage | None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+        return tree_usage(self.pid)
+
 
 class _Body:
     """The resources of a sandbox: a guest process, the channel to it, and a directory."""
@@ -142,22 +151,18 @@ class _Body:
     def __init__(self, guest: Path, directory: Path) -> None:
         """Raises CapacityError or SubstrateFailed, and then holds nothing."""
         self.directory = directory
-        with contextlib.ExitStack() as undo:
-            try:
-                directory.mkdir(mode=0o700)
-                undo.callback(directory.rmdir)
-                ours, theirs = socket.socketpair()
-                fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
-                undo.callback(ours.close)
-                with theirs:
-                    self._process = _start(guest, theirs.fileno())
-                undo.callback(self._process.wait)
-                undo.callback(self._process.kill)
-                self.pid = self._process.pid
-                self._pidfd = os.pidfd_open(self.pid)
-            except OSError as error:
-                kind = CapacityError if error.errno in _FULL else SubstrateFailed
-                raise kind(f"no guest could be started: {error}") from error
+        with wrap_os_errors("no guest could be started"), contextlib.ExitStack() as undo:
+            directory.mkdir(mode=0o700)
+            undo.callback(directory.rmdir)
+            ours, theirs = socket.socketpair()
+            fork_safety.keep_from_children(ours.fileno(), theirs.fileno())
+            undo.callback(ours.close)
+            with theirs:
+                self._process = _start(guest, theirs.fileno())
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self._pidfd = os.pidfd_open(self.pid)
             undo.pop_all()
         self.channel = Channel.over_socket(ours)
 

@@ -12,10 +12,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.failure import on_failure
 
 VERSION = 1
 MAX_LINE_BYTES = 4 * 1024 * 1024
@@ -33,12 +33,9 @@ class JournalWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
+        with on_failure(os.close, self._fd):
             self._lock()
             self._prepare()
-        except BaseException:
-            os.close(self._fd)
-            raise
 
     def append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
         """Add one record; with `sync` it is on the disk when this returns.
@@ -65,9 +62,7 @@ class JournalWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _lock(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 
 from dutyfree.contract import SpanListener
 from dutyfree.errors import InvalidRequest
@@ -70,7 +69,5 @@ class _Timed:
     def __enter__(self) -> None:
         self._start_ns = now_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._on_span(Span(self._phase, self._start_ns, now_ns(), self._sandbox, self._name))

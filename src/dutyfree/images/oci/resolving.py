@@ -13,12 +13,12 @@ TIMEOUT_S: Final = 120.0
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-async def manifest_digest(source: str, *, insecure: bool = False, timeout_s: float = TIMEOUT_S) -> str:
+async def manifest_digest(source: str) -> str:
     """The digest of the manifest, or of the list of manifests, that `source` names. Raises as `skopeo.fetch` does."""
-    options = [option.replace("--src-", "--") for option in skopeo.source_options(source, insecure)]
+    options = [option.replace("--src-", "--") for option in skopeo.source_options(source, insecure=False)]
     command = ["skopeo", "inspect", "--no-tags", *options, "--format", "{{.Digest}}", "--", source]
     try:
-        output = await run_command(command, timeout_s=timeout_s, env=skopeo.environment())
+        output = await run_command(command, timeout_s=TIMEOUT_S, env=skopeo.environment())
     except CommandFailed as error:
         raise skopeo.failure(source, str(error)) from error
     found = _DIGEST.findall(output)

@@ -17,12 +17,9 @@ from dutyfree.images.recipes.progress import EventKind, Progress, StageProgress
 from dutyfree.images.recipes.stage import StageWork
 from dutyfree.images.store import FileLock, Store
 from dutyfree.model import Image
-from dutyfree.model.limits import GIB, Resources
 from dutyfree.model.recipe import Recipe
 from dutyfree.threads import in_thread
 
-DEFAULT_RESOURCES: Final = Resources(memory_bytes=8 * GIB, pids=4096, disk_bytes=32 * GIB)
-"""The default limits for the lines of a stage."""
 MAX_WAIT_S: Final = 6 * 3600.0
 """The longest wait for another builder of the same stage."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
@@ -65,7 +62,6 @@ async def build(
     name: str | None = None,
     on_progress: Progress = progress.ignore,
     rebuild: bool = False,
-    resources: Resources = DEFAULT_RESOURCES,
 ) -> Built:
     """Build the stages of a recipe that the store lacks; with `rebuild`, all of them. The image gets `name`, if given.
 
@@ -74,7 +70,7 @@ async def build(
     the base is missing), Unsupported (a substrate without images or snapshots), CapacityError, InfraFailed.
     """
     with contextlib.ExitStack() as held:
-        building = _Building(substrate, store, on_progress, resources, held, rebuild)
+        building = _Building(substrate, store, on_progress, held, rebuild)
         built = await building.run(recipe)
         if name is not None:  # tag the image while its layers are held
             await in_thread(store.tag, name, built.image, source="recipe")
@@ -87,14 +83,12 @@ class _Building:
         substrate: Substrate,
         store: Store,
         on_progress: Progress,
-        resources: Resources,
         held: contextlib.ExitStack,
         rebuild: bool,
     ) -> None:
         self._substrate = substrate
         self._store = store
         self._on_progress = on_progress
-        self._resources = resources
         self._held = held
         self._rebuild = rebuild
 
@@ -130,7 +124,7 @@ class _Building:
         for number, stage in enumerate(recipe.stages, start=1):
             prints = [await in_thread(inputs.fingerprint, Path(given.source)) for given in stage.files]
             report = StageProgress(self._on_progress, stage.name, number, len(recipe.stages))
-            work = StageWork(self._substrate, self._store, self._resources, stage, prints, report)
+            work = StageWork(self._substrate, self._store, stage, prints, report)
             digest = digests.stage_digest(steps[-1].digest, stage, prints)
             steps.append(_Step(stage.name, digest, stage.name, work.build))
         return steps

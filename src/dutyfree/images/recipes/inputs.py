@@ -19,7 +19,6 @@ from dutyfree.model.recipe import GitInput
 MAX_ENTRIES: Final = 1_000_000
 MAX_BYTES: Final = 64 * 1024**3
 GIT_TIMEOUT_S: Final = 1800.0
-_READ_BYTES: Final = 1024 * 1024
 _GIT_CONFIG: Final = """\
 [safe]
 \tdirectory = *
@@ -87,10 +86,7 @@ def _content(path: Path, mode: int) -> str:
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal. Raises OSError, InvalidRequest unless it is a regular file."""
     with open_regular(path) as file:
-        digest = hashlib.sha256()
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def checkout(wanted: GitInput, directory: Path, *, timeout_s: float = GIT_TIMEOUT_S) -> Path:

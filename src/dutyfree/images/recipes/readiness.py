@@ -17,7 +17,7 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import FileFailed, InvalidRequest
 from dutyfree.images.recipes import inputs, progress
 from dutyfree.images.recipes.lines import Lines
-from dutyfree.images.recipes.progress import Progress, StageProgress
+from dutyfree.images.recipes.progress import StageProgress
 from dutyfree.model import Action, Network, Stage
 from dutyfree.threads import in_thread
 
@@ -26,13 +26,7 @@ HOME: Final = "/~"
 _ASKING_S: Final = 120.0
 
 
-async def make_ready(
-    sandbox: Sandbox,
-    stages: Sequence[Stage],
-    *,
-    after: Sequence[Stage] = (),
-    on_progress: Progress = progress.ignore,
-) -> None:
+async def make_ready(sandbox: Sandbox, stages: Sequence[Stage], *, after: Sequence[Stage] = ()) -> None:
     """Run the stages: for each one put its inputs, then run its lines with the environment of all stages so far.
 
     `after` are the stages that ran in this sandbox before. The sandbox must have the network that all of them need
@@ -44,7 +38,7 @@ async def make_ready(
     cwd = next((_resolved(stage.cwd, home) for stage in reversed(after) if stage.cwd is not None), None)
     for number, stage in enumerate(stages, start=1):
         env |= stage.env
-        lines = Lines(stage, StageProgress(on_progress, stage.name, number, len(stages)))
+        lines = Lines(stage, StageProgress(progress.ignore, stage.name, number, len(stages)))
         try:
             await _put_inputs(sandbox, stage, home)
             if stage.cwd is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.errors import FileFailed, InvalidRequest, Unsupported
@@ -12,9 +13,12 @@ from dutyfree.images.recipes.lines import Lines
 from dutyfree.images.recipes.progress import EventKind, StageProgress
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, SandboxSpec, Writes
-from dutyfree.model.limits import Resources
+from dutyfree.model.limits import GIB, Resources
 from dutyfree.model.recipe import Stage
 from dutyfree.threads import exit_in_thread, in_thread
+
+RESOURCES: Final = Resources(memory_bytes=8 * GIB, pids=4096, disk_bytes=32 * GIB)
+"""The limits for the lines of a stage."""
 
 
 class StageWork:
@@ -24,14 +28,12 @@ class StageWork:
         self,
         substrate: Substrate,
         store: Store,
-        resources: Resources,
         stage: Stage,
         fingerprints: list[str],
         report: StageProgress,
     ) -> None:
         self._substrate = substrate
         self._store = store
-        self._resources = resources
         self._stage = stage
         self._fingerprints = fingerprints
         self._report = report
@@ -45,7 +47,7 @@ class StageWork:
             hint = "build on cells, and export the image for other substrates"
             raise Unsupported(f"substrate {self._substrate.name!r} cannot build images", hint=hint)
         image = replace(parent, env={**parent.env, **stage.env}, cwd=stage.cwd or parent.cwd)
-        spec = SandboxSpec(resources=self._resources, network=stage.network, writes=Writes.DISK, image=image)
+        spec = SandboxSpec(resources=RESOURCES, network=stage.network, writes=Writes.DISK, image=image)
         async with await self._substrate.create(spec) as sandbox:
             try:
                 await self._put_inputs(sandbox)

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dutyfree.errors import CapacityError, InvalidRequest
+from dutyfree.failure import on_failure
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import hex_of
 
@@ -40,9 +40,7 @@ class Hold:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -63,13 +61,10 @@ class Holds:
     def take(self, layers: Iterable[str]) -> Hold:
         """Hold all of the layers, or none. Raises InvalidRequest for a missing layer."""
         taken: list[str] = []
-        try:
+        with on_failure(self.drop, taken):
             for layer in dict.fromkeys(layers):
                 self._take_one(layer)
                 taken.append(layer)
-        except BaseException:
-            self.drop(taken)
-            raise
         return Hold(self, tuple(taken))
 
     def take_unpublished(self, description: Path) -> int:

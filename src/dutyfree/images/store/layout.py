@@ -19,7 +19,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateUnavailable
@@ -65,48 +64,21 @@ def wrap_full_disk() -> Iterator[None]:
         raise CapacityError("the disk that holds the image store is full", hint=hint) from error
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of the store at `root`."""
 
-    root: Path
-
-    @property
-    def about(self) -> Path:
-        return self.root / "store.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def layers(self) -> Path:
-        return self.root / "layers"
-
-    @property
-    def names(self) -> Path:
-        return self.root / "names"
-
-    @property
-    def stages(self) -> Path:
-        return self.root / "stages"
-
-    @property
-    def staging(self) -> Path:
-        return self.root / "staging"
-
-    @property
-    def builds(self) -> Path:
-        return self.root / "builds"
-
-    @property
-    def draft(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.about = root / "store.json"
+        self.lock = root / "lock"
+        self.draft = root / "draft.json"
         """The path where documents are written before they are published; the lock's holder may overwrite it."""
-        return self.root / "draft.json"
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        return (self.layers, self.names, self.stages, self.staging, self.builds)
+        self.layers = root / "layers"
+        self.names = root / "names"
+        self.stages = root / "stages"
+        self.staging = root / "staging"
+        self.builds = root / "builds"
+        self.directories = (self.layers, self.names, self.stages, self.staging, self.builds)
 
     def prepare(self, ownership: Ownership) -> None:
         """Make missing directories. Raises InvalidRequest if this user may not use the directory as a store,

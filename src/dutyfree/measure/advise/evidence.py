@@ -21,7 +21,7 @@ from dutyfree.measure.results.records import Results, Trial
 from dutyfree.measure.stats import caveats
 from dutyfree.measure.stats.conditions import means_by_block
 from dutyfree.measure.stats.estimate import Caveat, Estimate
-from dutyfree.measure.stats.examined import Examined
+from dutyfree.measure.stats.examined import Examined, choose_workload
 from dutyfree.measure.stats.findings import Setting
 from dutyfree.measure.stats.metrics import Metric
 from dutyfree.measure.stats.quantiles import quantile
@@ -89,7 +89,7 @@ def gather(
     if unknown := sorted(memory_bytes.keys() - names):
         raise InvalidRequest(f"there is no arm {unknown[0]!r}", hint=f"there are: {', '.join(sorted(names))}")
     serial = [each for each in examined.completed if each.arm in names and each.concurrency == 1]
-    workload = _workload(serial, workload, warmth)
+    workload = choose_workload(serial, workload, warmth)
     lengths = _by_length(serial, workload, warmth)
     if length is None:
         length = max(lengths, key=lambda each: (len(lengths[each]), -abs(log(each / max(1, actions)))))
@@ -120,19 +120,6 @@ def gather(
         reasons = "; ".join(f"{arm}: {why}" for arm, why in left_out.items())
         raise InvalidRequest(f"no arm of this study has usable trials ({reasons})")
     return Gathered(setting, tuple(sorted(lengths)), fastest, tuple(arms), left_out)
-
-
-def _workload(serial: Sequence[Condition], workload: str | None, warmth: Warmth) -> str:
-    longest: dict[str, int] = {}
-    for each in serial:
-        if each.warmth is warmth:
-            longest[each.workload] = max(each.length, longest.get(each.workload, 0))
-    if not longest or (workload is not None and workload not in longest):
-        wanted = f"of {workload} " if workload is not None else ""
-        stages = sorted({str(each.warmth) for each in serial})
-        hint = f"there are: {', '.join(longest or stages)}" if serial else None
-        raise InvalidRequest(f"no {warmth} trial {wanted}completed, one at a time, in this study", hint=hint)
-    return workload if workload is not None else max(reversed(longest), key=longest.__getitem__)
 
 
 def _by_length(serial: Sequence[Condition], workload: str, warmth: Warmth) -> dict[int, set[str]]:

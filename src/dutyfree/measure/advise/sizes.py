@@ -86,12 +86,12 @@ def unannounced(rate_per_s: float, lead_s: float, life_s: float, miss_cost: floa
     return Unannounced(rate_per_s, lead_s, expected, level, quantile, floor, size, in_use)
 
 
-def with_redundancy(wanted: int, failure_rate: float, confidence: float = CONFIDENCE) -> int | None:
-    """The smallest number so that at least `wanted` succeed, with this confidence; None if it is too large."""
+def with_redundancy(wanted: int, failure_rate: float) -> int | None:
+    """The smallest number so that at least `wanted` succeed, with `CONFIDENCE`; None if it is too large."""
     most = MOST_REDUNDANCY * wanted
 
     def suffices(size: int) -> bool:
-        return float(bdtrc(wanted - 1, size, 1 - failure_rate)) >= confidence
+        return float(bdtrc(wanted - 1, size, 1 - failure_rate)) >= CONFIDENCE
 
     if failure_rate <= 0:
         return wanted

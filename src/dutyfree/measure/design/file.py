@@ -130,7 +130,7 @@ def stage(value: Any) -> Warmth:
     try:
         return Warmth(value)
     except ValueError:
-        raise InvalidRequest(f"{value!r:.80} is no stage", hint=f"there are: {', '.join(Warmth)}") from None
+        raise InvalidRequest(f"there is no stage {value!r:.80}", hint=f"there are: {', '.join(Warmth)}") from None
 
 
 def length(value: Any) -> int:

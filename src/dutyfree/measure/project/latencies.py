@@ -13,7 +13,7 @@ from dutyfree.measure.results.records import Results
 from dutyfree.measure.stats import caveats, doubts
 from dutyfree.measure.stats.bootstrap import percentile_interval
 from dutyfree.measure.stats.estimate import Caveat, Estimate
-from dutyfree.measure.stats.examined import examine
+from dutyfree.measure.stats.examined import choose_workload, examine
 from dutyfree.measure.stats.growth import Lengths, Values, bent, by_length, split, weights_at
 
 MS_PER_S = 1_000.0
@@ -107,24 +107,15 @@ class MeasuredLatencies:
             for each in by_length(examined.completed)
             if each.condition.concurrency == 1 and each.condition.arm not in null
         ]
-        measured = [each for each in serial if each.condition.warmth is warmth]
-        longest: dict[str, int] = {}
-        for each in measured:
-            longest[each.condition.workload] = max(each.lengths[-1], longest.get(each.condition.workload, 0))
-        if not longest or (workload is not None and workload not in longest):
-            wanted = f"of {workload} " if workload is not None else ""
-            stages = sorted({each.condition.warmth for each in serial})
-            hint = f"there are: {', '.join(longest or stages)}" if serial else None
-            raise InvalidRequest(f"no {warmth} trial {wanted}completed, one at a time, in this study", hint=hint)
-        self.workload = workload if workload is not None else max(reversed(longest), key=longest.__getitem__)
+        self.workload = choose_workload([each.condition for each in serial], workload, warmth)
         self.warmth = warmth
         self.caveats = tuple(doubts.of_study(results, examined.failures))
         self._seed = results.study.seed
         self._examined = examined
         self._measured = {
             each.condition.arm: each if len(each.lengths) > 1 else split(each, examined.completed[each.condition])
-            for each in measured
-            if each.condition.workload == self.workload
+            for each in serial
+            if (each.condition.workload, each.condition.warmth) == (self.workload, warmth)
         }
         self._resampled = {arm: each.resampled_ms(self._seed) for arm, each in self._measured.items()}
 

@@ -132,7 +132,7 @@ def dot_rows(
             fontsize=8,
             color=INK,
         )
-    _name_rows(axes, [row.label for row in rows], named=named)
+    _name_rows(axes, [row.label if named else "" for row in rows])
 
 
 def stacked_rows(
@@ -141,7 +141,6 @@ def stacked_rows(
     parts: Sequence[Mapping[Any, float]],
     colours: Mapping[Any, str],
     *,
-    named: bool = True,
     totals: Sequence[str] = (),
 ) -> None:
     """One bar per row; its parts one after the other in the order of `colours`."""
@@ -161,7 +160,7 @@ def stacked_rows(
                 fontsize=8,
                 color=INK,
             )
-    _name_rows(axes, labels, named=named)
+    _name_rows(axes, labels)
     axes.grid(True, axis="x")
 
 
@@ -198,9 +197,9 @@ def _interval(axes: Axes, estimate: Estimate, at: float, look: Look, *, horizont
     draw([at], [low], [high], color=look.colour, linewidth=3.2, alpha=0.38)
 
 
-def _name_rows(axes: Axes, labels: Sequence[str], *, named: bool) -> None:
+def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_ylim(len(labels) - 0.45, -0.55)
-    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels))
+    axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dutyfree import machine
 from dutyfree.errors import InvalidRequest
+from dutyfree.failure import on_failure
 from dutyfree.measure.workloads.workload import Expectation
 from dutyfree.model import Action, Observation
 
@@ -81,11 +82,8 @@ class PageCache:
 
     def __init__(self, directory: Path) -> None:
         self._probe = _Probe(directory)
-        try:
+        with on_failure(self._probe.close):
             self.evict()
-        except BaseException:
-            self._probe.close()
-            raise
 
     def evict(self) -> dict[str, Any]:
         """Evict. Returns the size before and after, in KiB. Raises InvalidRequest if the eviction did not happen."""

@@ -31,7 +31,7 @@ class Found:
     """The names of the arms whose sandboxes have git and Python."""
 
 
-async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float = PROBE_S) -> Found:
+async def find_arms(on_skipped: Callable[[str, str], None]) -> Found:
     """`process` and `cell`, and every engine that can run a command now, without naming an image.
 
     `on_skipped` is called with the name of each substrate that does not work, and the reason.
@@ -40,7 +40,7 @@ async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float =
     words = [*ALWAYS, *(word for name in others for word in PATHS.get(name, (name,)))]
     arms = [arm_from_words(word) for word in words]
     # All at once, because each may need the whole time to fail; nothing is being measured yet.
-    answers = await asyncio.gather(*(_probe(arm, within_s) for arm in arms))
+    answers = await asyncio.gather(*(_probe(arm) for arm in arms))
     found = Found()
     for arm, (works, has_tools, problem) in zip(arms, answers, strict=True):
         if works or arm.substrate in ALWAYS:
@@ -51,14 +51,14 @@ async def find_arms(on_skipped: Callable[[str, str], None], *, within_s: float =
     return found
 
 
-async def _probe(arm: Arm, within_s: float) -> tuple[bool, bool, str]:
+async def _probe(arm: Arm) -> tuple[bool, bool, str]:
     """Whether a sandbox of the arm runs a command, whether it has the tools, and the problem if it does not run."""
-    task = asyncio.get_running_loop().create_task(_try(arm, within_s))
-    done, _ = await asyncio.wait({task}, timeout=within_s)
+    task = asyncio.get_running_loop().create_task(_try(arm))
+    done, _ = await asyncio.wait({task}, timeout=PROBE_S)
     if not done:
         task.cancel()
-        await asyncio.wait({task}, timeout=within_s)
-        return False, False, f"it did not run a command within {within_s:g} s"
+        await asyncio.wait({task}, timeout=PROBE_S)
+        return False, False, f"it did not run a command within {PROBE_S:g} s"
     try:
         return True, task.result(), ""
     except DutyfreeError as error:
@@ -67,11 +67,11 @@ async def _probe(arm: Arm, within_s: float) -> tuple[bool, bool, str]:
         return False, False, f"{type(error).__name__}: {error}"
 
 
-async def _try(arm: Arm, within_s: float) -> bool:
-    opened = await open_arm(arm, timeout_s=within_s, destroy_timeout_s=within_s)
+async def _try(arm: Arm) -> bool:
+    opened = await open_arm(arm, timeout_s=PROBE_S, destroy_timeout_s=PROBE_S)
     try:
         sandbox = await opened.substrate.create(SandboxSpec(resources=DEFAULT_RESOURCES, image=opened.image))
         async with sandbox:
-            return (await sandbox.run(Action(_TOOLS, timeout_s=within_s))).ok
+            return (await sandbox.run(Action(_TOOLS, timeout_s=PROBE_S))).ok
     finally:
         await opened.close()

@@ -45,9 +45,7 @@ def _lengths(grid: Grid, workload: Workload) -> tuple[int, ...]:
     return tuple(dict.fromkeys(len(workload.opening) if each == WHOLE else each for each in grid.lengths))
 
 
-def gather(
-    study: Study, *, materials: Path | None = None, on_progress: Callable[[str], None] = lambda _: None
-) -> Gathered:
+def gather(study: Study, *, on_progress: Callable[[str], None] = lambda _: None) -> Gathered:
     """Load all workloads that the study names. Blocks; the first call may fetch and build materials.
 
     Raises InvalidRequest for an unknown workload, or one that has no trajectory of a length in the study, and otherwise
@@ -59,7 +57,7 @@ def gather(
             for length in grid.lengths:
                 draw(found[name], length, study.seed)
     return Gathered(
-        {name: prepare(workload, materials, on_progress) for name, workload in found.items()},
+        {name: prepare(workload, on_progress=on_progress) for name, workload in found.items()},
         {name: fingerprint(workload) for name, workload in found.items()},
     )
 

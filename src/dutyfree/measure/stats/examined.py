@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.study import Condition, Warmth
 from dutyfree.measure.results.records import Results, Trial
 from dutyfree.measure.stats import doubts
@@ -47,6 +48,24 @@ def examine(results: Results) -> Examined:
     residues = {condition: residue(condition, each) for condition, each in completed.items()}
     doubted = doubts.of_conditions(results, completed, failed, drifts, residues)
     return Examined(trials, completed, failed, drifts, residues, doubted)
+
+
+def choose_workload(serial: Sequence[Condition], workload: str | None, warmth: Warmth) -> str:
+    """`workload`, or by default the one with the longest trajectory, the last of several.
+
+    `serial`: the conditions, one sandbox at a time, in which a trial completed. Raises InvalidRequest if there is none
+    of the workload and warmth.
+    """
+    longest: dict[str, int] = {}
+    for each in serial:
+        if each.warmth is warmth:
+            longest[each.workload] = max(each.length, longest.get(each.workload, 0))
+    if not longest or (workload is not None and workload not in longest):
+        wanted = f"of {workload} " if workload is not None else ""
+        stages = sorted({str(each.warmth) for each in serial})
+        hint = f"there are: {', '.join(longest or stages)}" if serial else None
+        raise InvalidRequest(f"no {warmth} trial {wanted}completed, one at a time, in this study", hint=hint)
+    return workload if workload is not None else max(reversed(longest), key=longest.__getitem__)
 
 
 def _by_condition(results: Results) -> Mapping[Condition, Sequence[Trial]]:

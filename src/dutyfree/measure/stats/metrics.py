@@ -48,11 +48,6 @@ class Metric(StrEnum):
         """The name for headings and axes."""
         return _HEADINGS[self]
 
-    @property
-    def unit(self) -> str:
-        """The unit of this metric."""
-        return UNIT
-
     def of(self, trial: Trial) -> float | None:
         """This metric of one trial, in milliseconds; None where the trial does not have it."""
         value_ns = _READERS[self](trial)

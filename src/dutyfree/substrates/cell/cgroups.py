@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dutyfree.model import Capability, Resources, Unenforced
 from dutyfree.substrates.cell.operations import Plan, Verb, op
-from dutyfree.substrates.hierarchies import Cgroups, GroupCounters, settings
+from dutyfree.substrates.hierarchies import Cgroups, GroupCounters, memory_file, settings
 
 CAPABILITIES = {
     "memory": Capability.LIMIT_MEMORY,
@@ -68,7 +68,7 @@ def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
 def counters(cgroups: Cgroups, owner: str, cell: int) -> GroupCounters:
     """The counters of a cell."""
     oom_file = "memory.events" if cgroups.version == 2 else "memory.oom_control"
-    usage_file = "memory.current" if cgroups.version == 2 else "memory.usage_in_bytes"
+    usage_file = memory_file(cgroups.version)
     return GroupCounters(
         memory=f"{_group(cgroups, owner, cell, 'memory')}/{usage_file}" if "memory" in cgroups.homes else None,
         oom=f"{_group(cgroups, owner, cell, 'memory')}/{oom_file}" if "memory" in cgroups.homes else None,

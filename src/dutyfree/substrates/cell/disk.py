@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.images.ownership import is_root
-from dutyfree.substrates.cell.plan import inodes_for
+from dutyfree.substrates.memory_disk import inodes_for
 
 MKFS_TIMEOUT_S = 60.0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
+from dutyfree.failure import await_on_failure
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
@@ -68,11 +69,8 @@ class FrozenLayers:
         self._check_room()
         directory = Path(self._setting.disk_directory, str(number))
         target = directory / "upper"
-        try:
+        async with await_on_failure(asyncio.to_thread, remove_tree, directory):
             await in_thread_stoppable(lambda on_bytes: self._fill(target, [layer.tree for layer in layers], on_bytes))
-        except BaseException:
-            await asyncio.to_thread(remove_tree, directory)
-            raise
         lower = Lower(str(target), self._setting.disk_mount, inside_host=self._setting.disk_inside_host)
         layer = self._add(FrozenLayer(self._name(number), number, lower, target, copied=directory))
         self.read_modes(layer)

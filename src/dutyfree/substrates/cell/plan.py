@@ -7,17 +7,17 @@ moves into `/new`. All that it changes is in `/up/upper`, as one tree, also wher
 from __future__ import annotations
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
-from dutyfree.model import Network, Resources, SandboxSpec, Writes
+from dutyfree.model import Network, SandboxSpec, Writes
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.cell.parts import Part, Showing
 from dutyfree.substrates.cell.setting import Base, Setting, parents
+from dutyfree.substrates.memory_disk import inodes_for, memory_disk_bytes
 
 TTY_GROUP = 5
 TERMINALS = 64
 """How many pseudo-terminals a cell may have open at once: the machine has 3,072 for all cells together."""
-BYTES_PER_INODE = 8192
 LONG_LINK = 256
 """How long a link's text is that tmpfs keeps in a page; one of up to 128 bytes is kept with the inode."""
 IMAGE = "/proc/self/fd/63"
@@ -96,7 +96,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
 def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     """`/up`: memory of a limited size, unless it is on disk and mounted already; and all directories in it, before
     owners are translated."""
-    limit, owner = tmpfs_bytes(spec.resources), setting.root_id
+    limit, owner = memory_disk_bytes(spec.resources), setting.root_id
     plan: Plan = []
     if spec.writes is Writes.MEMORY:
         bounds = f"size={limit},nr_inodes={inodes_for(limit)}," if limit is not None else ""
@@ -116,23 +116,9 @@ def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
     """`/dev/shm`: always memory, and part of the writable space where that is memory, too."""
     if spec.writes is Writes.MEMORY:
         return [bind("/up/shm", "/new/dev/shm")]
-    limit = tmpfs_bytes(spec.resources)
+    limit = memory_disk_bytes(spec.resources)
     bounds = f"size={limit}," if limit is not None else ""
     return [mount("tmpfs", "/new/dev/shm", "tmpfs", SHIELD & ~MountFlag.NO_EXEC, f"{bounds}mode=1777")]
-
-
-def tmpfs_bytes(resources: Resources) -> int | None:
-    """How large an upper in memory may get.
-
-    What is in it counts as the cell's memory, and no killing frees it: half of the limit is left for processes.
-    """
-    bounds = [resources.disk_bytes, resources.memory_bytes and resources.memory_bytes // 2]
-    return min((bound for bound in bounds if bound is not None), default=None)
-
-
-def inodes_for(limit_bytes: int) -> int:
-    """How many files a writable space of that size may hold."""
-    return max(1024, limit_bytes // BYTES_PER_INODE)
 
 
 def _root(setting: Setting, base: Base) -> Plan:

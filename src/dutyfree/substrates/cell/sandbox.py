@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
+from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
 from dutyfree.model import Network, Phase, SandboxSpec, Unenforced, Usage, Writes
 from dutyfree.substrates.cell import purity
@@ -272,11 +273,8 @@ class CellSandbox(ReplaceableSandbox):
         await old.die()
         substrate.frozen.read_modes(layers[-1])
         chain = await substrate.chains.over(old.chain, layers)
-        try:
+        with on_failure(substrate.chains.release, chain):
             cell = await substrate.spawn(self._spec, chain, channel, theirs)
-        except BaseException:
-            substrate.chains.release(chain)
-            raise
         if self._ended:  # `destroy` ran meanwhile, and did not know this new cell
             await asyncio.shield(cell.end())
             substrate.chains.release(chain)

@@ -12,6 +12,7 @@ from pathlib import Path
 from dutyfree import fork_safety
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.failure import on_failure
 from dutyfree.images.ownership import has_roots_id, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Writes
@@ -27,6 +28,7 @@ from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.spawner import Spawner
+from dutyfree.substrates.memory_disk import memory_disk_bytes
 from dutyfree.wire.channel import Channel
 
 COMMON_PLANS = 256
@@ -129,12 +131,9 @@ class CellSubstrate(Substrate):
         self.check(spec)
         start_ns = time.monotonic_ns()
         chain = await self.chains.resolve(spec.image)
-        try:
+        with on_failure(self.chains.release, chain):
             channel, theirs = self.stream()
             cell = await self.spawn(spec, chain, channel, theirs)
-        except BaseException:
-            self.chains.release(chain)
-            raise
         try:
             fresh = self._fresh(spec, cell)
         except SubstrateFailed as error:
@@ -167,24 +166,17 @@ class CellSubstrate(Substrate):
 
         Raises as `create` does; nothing of the cell is left then.
         """
-        try:
-            with theirs:
-                setting, spawner = self._opened(), self._spawner
-                assert spawner is not None
-                number = self.next_number()
-                template = await self._template(spec)
-                ids = self._take_ids(setting, spec, chain)
-                try:
-                    individual = plan.individual_plan(setting, number, spec, template, ids)
-                    handle = await spawner.spawn(
-                        number, encode(individual) + self._common_plan(setting, spec, chain), theirs
-                    )
-                except BaseException:
-                    self._give_back_ids(ids)
-                    raise
-        except BaseException:
-            channel.close()
-            raise
+        with on_failure(channel.close), theirs:
+            setting, spawner = self._opened(), self._spawner
+            assert spawner is not None
+            number = self.next_number()
+            template = await self._template(spec)
+            ids = self._take_ids(setting, spec, chain)
+            with on_failure(self._give_back_ids, ids):
+                individual = plan.individual_plan(setting, number, spec, template, ids)
+                handle = await spawner.spawn(
+                    number, encode(individual) + self._common_plan(setting, spec, chain), theirs
+                )
         handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
         cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
@@ -271,7 +263,7 @@ class CellSubstrate(Substrate):
     def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, plan.tmpfs_bytes(spec.resources))
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_disk_bytes(spec.resources))
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""

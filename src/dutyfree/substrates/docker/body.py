@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from dutyfree.contract import Snapshot
 from dutyfree.errors import GuestMisbehaved, InfraFailed, LinkFailed, SandboxGone, SubstrateFailed
-from dutyfree.model import Capability, Image, Phase, SandboxSpec
+from dutyfree.model import Capability, Image, Phase, SandboxSpec, Usage
 from dutyfree.substrates.docker import counters, plan
 from dutyfree.substrates.docker.calls import CALL_TIMEOUT_S
 from dutyfree.substrates.docker.client import Engine
@@ -18,6 +18,7 @@ from dutyfree.substrates.docker.images import EngineImage
 from dutyfree.substrates.docker.snapshot import DockerSnapshot
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.shared_lock import SharedLock
+from dutyfree.substrates.hierarchies import GroupCounters
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class DockerBody(Body):
         self._image = image
         self._lock = SharedLock()
         """Keeps execs and snapshots apart: an engine refuses one during the other."""
+        self._counters: GroupCounters | None = None
         self.container = container
         self.channel = channel
         self.env = {**image.env, **spec.env}
@@ -89,8 +91,12 @@ class DockerBody(Body):
         state = (await self._engine.inspect(self.container)).get("State")
         pid = state.get("Pid") if isinstance(state, dict) else None
         if isinstance(pid, int) and pid > 1:
-            self.limits = counters.watch(self.container, pid)
+            self.limits = self._counters = counters.watch(self.container, pid)
             self.pid = pid if self.limits is not None else None
+
+    def usage(self) -> Usage | None:
+        memory_bytes = None if self._counters is None else self._counters.memory_bytes()
+        return None if memory_bytes is None else Usage(memory_bytes)
 
 
 async def create_body(

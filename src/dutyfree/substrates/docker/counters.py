@@ -1,10 +1,10 @@
-"""Reads from a container's control groups which limits it hit, if the engine runs on this machine."""
+"""Reads a container's control groups, if the engine runs on this machine: its memory, and which limits it hit."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dutyfree.substrates.hierarchies import GroupCounters, groups_in, mount_points
+from dutyfree.substrates.hierarchies import GroupCounters, groups_in, memory_file, mount_points
 
 
 def watch(container: str, pid: int) -> GroupCounters | None:
@@ -23,7 +23,11 @@ def find(container: str, groups: str, mounts: str) -> GroupCounters | None:
         return None
     points = mount_points(mounts)
     places = {name: points[name] + path for name, path in groups_in(groups).items() if name in points}
-    oom, pids, unified = places.get("memory"), places.get("pids"), places.get("")
-    if oom or pids or unified is None:
-        return GroupCounters(oom and f"{oom}/memory.oom_control", pids and f"{pids}/pids.events")
-    return GroupCounters(f"{unified}/memory.events", f"{unified}/pids.events")
+    memory, pids, unified = places.get("memory"), places.get("pids"), places.get("")
+    if memory or pids or unified is None:
+        return GroupCounters(
+            memory and f"{memory}/memory.oom_control",
+            pids and f"{pids}/pids.events",
+            memory and f"{memory}/{memory_file(1)}",
+        )
+    return GroupCounters(f"{unified}/memory.events", f"{unified}/pids.events", f"{unified}/{memory_file(2)}")

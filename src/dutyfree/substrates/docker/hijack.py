@@ -10,6 +10,7 @@ import socket
 from typing import Any, Final
 
 from dutyfree.errors import GuestMisbehaved
+from dutyfree.failure import on_failure
 from dutyfree.substrates.docker.address import Address
 from dutyfree.substrates.docker.failures import EngineRefused
 
@@ -38,7 +39,7 @@ async def hijack(address: Address, path: str, document: object = None) -> socket
     Raises EngineRefused for an error status, OSError, and GuestMisbehaved for an answer that is not HTTP.
     """
     sock = await connect(address)
-    try:
+    with on_failure(sock.close):
         await asyncio.get_running_loop().sock_sendall(sock, request(address, path, document))
         head = await _read_head(sock)
         status = _STATUS.match(head)
@@ -46,9 +47,6 @@ async def hijack(address: Address, path: str, document: object = None) -> socket
             raise GuestMisbehaved(f"the engine answered {head[:80]!r} instead of HTTP")
         if int(status[1]) not in (101, 200):
             raise EngineRefused(int(status[1]), await _read_error(sock, head))
-    except BaseException:
-        sock.close()
-        raise
     return sock
 
 
@@ -67,12 +65,9 @@ def request(address: Address, path: str, document: object) -> bytes:
 
 
 async def _connect(sock: socket.socket, place: Any) -> socket.socket:
-    try:
+    with on_failure(sock.close):
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, place)
-    except BaseException:
-        sock.close()
-        raise
     return sock
 
 

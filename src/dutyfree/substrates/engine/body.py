@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dutyfree.errors import Unsupported
 from dutyfree.guest import LimitWatch
-from dutyfree.model import Phase, Span, Unenforced
+from dutyfree.model import Phase, Span, Unenforced, Usage
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Body(ABC):
         Started with `--leave`, so that what an action leaves in the background goes on; it ends when its channel is
         closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
         """
+
+    def usage(self) -> Usage | None:
+        """What it takes of this machine now, by a few reads of files; None where that cannot be measured."""
+        return None
 
     @abstractmethod
     async def end(self) -> None:

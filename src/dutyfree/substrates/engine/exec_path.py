@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from dutyfree.contract import ActionStream, Files, Session, Terminal
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SandboxReset, SessionEnded, SubstrateFailed
+from dutyfree.failure import on_failure
 from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.runner import Runner
 from dutyfree.guest.session import GuestSession
@@ -91,11 +92,8 @@ class ExecPath:
     async def session(self, cwd: str | None, env: Mapping[str, str] | None) -> Session:
         """A persistent shell: one call for all of its lines."""
         runner = await self.connect(one_action=False)
-        try:
+        with on_failure(self.disconnect, runner):
             session = await _ExecSession.open(runner, cwd, env)
-        except BaseException:
-            self.disconnect(runner)
-            raise
         session.on_close = lambda: self.disconnect(runner)
         return session
 
@@ -104,11 +102,8 @@ class ExecPath:
     ) -> Terminal:
         """A command on a pseudo-terminal."""
         runner = await self.connect()
-        try:
+        with on_failure(self.disconnect, runner):
             terminal = await _ExecTerminal.open(runner, command, rows=rows, cols=cols, cwd=cwd, env=env)
-        except BaseException:
-            self.disconnect(runner)
-            raise
         terminal.on_close = lambda: self.disconnect(runner)
         return terminal
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dutyfree.contract import ActionStream
+from dutyfree.failure import on_failure
 from dutyfree.guest.stream import GuestActionStream
 from dutyfree.model import Action, Chunk, Observation
 
@@ -28,12 +28,9 @@ class ExecActionStream(ActionStream):
 
     async def _start(self) -> GuestActionStream:
         self._runner = await self._path.connect()
-        try:
+        with on_failure(self._path.disconnect, self._runner):
             stream = GuestActionStream(self._runner, self._action)
             return await stream.__aenter__()
-        except BaseException:
-            self._path.disconnect(self._runner)
-            raise
 
     async def _started(self) -> GuestActionStream:
         return await asyncio.shield(self._starting)
@@ -73,9 +70,7 @@ class ExecActionStream(ActionStream):
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end_unless_entered(self) -> None:

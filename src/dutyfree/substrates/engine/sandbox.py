@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
 from dutyfree.errors import SandboxGone, Unsupported
-from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec
+from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec, Usage
 from dutyfree.substrates.engine.body import Body, Marks
 from dutyfree.substrates.engine.exec_path import ExecFiles, ExecPath
 from dutyfree.substrates.forking import check_count
@@ -78,6 +78,9 @@ class EngineSandbox(ReplaceableSandbox):
         if self._exec is not None:
             return await self._exec.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
         return await super().terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+
+    def usage(self) -> Usage | None:
+        return self.body.usage()
 
     async def reset(self) -> None:
         self._needs(Capability.RESET)

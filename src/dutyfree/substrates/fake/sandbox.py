@@ -8,9 +8,8 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 
-from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
+from dutyfree.contract import ActionStream, Sandbox, Session, SpanListener, Terminal
 from dutyfree.errors import DutyfreeError, LinkFailed, SandboxGone
 from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -20,23 +19,20 @@ from dutyfree.model import (
     Observation,
     Phase,
     Span,
-    Unenforced,
-    Usage,
 )
 from dutyfree.substrates.fake.options import FailureKind, Injection, Script, Step
+from dutyfree.substrates.forwarding import ForwardingSandbox
 from dutyfree.substrates.guarded.parts import GuardedStream
 from dutyfree.trace import now_ns
 
 
-class FakeSandbox(Sandbox):
+class FakeSandbox(ForwardingSandbox):
     """`inner`, with injected delays and failures; `living` holds it until it was destroyed."""
 
     def __init__(
         self, inner: Sandbox, script: Script, living: set[FakeSandbox], on_span: SpanListener | None = None
     ) -> None:
-        self.id = inner.id
-        self._inner = inner
-        self.files = inner.files
+        super().__init__(inner)
         self._script = script
         self._living = living
         self._on_span = on_span
@@ -44,22 +40,6 @@ class FakeSandbox(Sandbox):
         self._death: asyncio.TimerHandle | None = None
         self._end: asyncio.Future[None] | None = None
         living.add(self)
-
-    @property
-    def inner(self) -> Sandbox:
-        return self._inner
-
-    @property
-    def pid(self) -> int | None:
-        return self._inner.pid
-
-    @property
-    def unenforced(self) -> tuple[Unenforced, ...]:
-        return self._inner.unenforced
-
-    @property
-    def alive(self) -> bool:
-        return self._inner.alive
 
     async def run(self, action: Action) -> Observation:
         start_ns = now_ns()
@@ -93,15 +73,9 @@ class FakeSandbox(Sandbox):
             raise
         await self._inner.reset()
 
-    async def snapshot(self) -> Snapshot:
-        return await self._inner.snapshot()
-
     async def fork(self, count: int) -> list[Sandbox]:
         forks = await self._inner.fork(count)
         return [FakeSandbox(each, self._script, self._living, self._on_span) for each in forks]
-
-    def usage(self) -> Usage | None:
-        return self._inner.usage()
 
     async def destroy(self) -> None:
         if self in self._living:
@@ -168,9 +142,7 @@ class _StreamGate:
             self._is_started = True
             await self._sandbox.inject(Step.RUN)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         return None
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
-from dutyfree.model import Capability, Image, Isolation, SandboxSpec
+from dutyfree.failure import await_on_failure
+from dutyfree.model import SandboxSpec
 from dutyfree.substrates import registry
 from dutyfree.substrates.fake.options import Failure, Latencies, Script, Step
 from dutyfree.substrates.fake.sandbox import FakeSandbox
-
-if TYPE_CHECKING:
-    from dutyfree.images.store import Store
+from dutyfree.substrates.forwarding import ForwardingSubstrate
 
 
-class FakeSubstrate(Substrate):
+class FakeSubstrate(ForwardingSubstrate):
     """`inner`, by name or itself, with `latencies` and `failures`. The same `seed` gives the same injections."""
 
     name = "fake"
@@ -30,7 +28,7 @@ class FakeSubstrate(Substrate):
         failures: Iterable[Failure] = (),
         seed: int = 0,
     ) -> None:
-        self.inner = registry.load(inner) if isinstance(inner, str) else inner
+        super().__init__(registry.load(inner) if isinstance(inner, str) else inner)
         self._script = Script(latencies, failures, seed)
         self._living: set[FakeSandbox] = set()
 
@@ -50,12 +48,9 @@ class FakeSubstrate(Substrate):
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
         injection = self._script.draw(Step.CREATE)
         sandbox = FakeSandbox(await self.inner.create(spec, on_span), self._script, self._living, on_span)
-        try:
+        async with await_on_failure(sandbox.end):
             await sandbox.inject(Step.CREATE, injection)
             await sandbox.inject(Step.READY)
-        except BaseException:
-            await asyncio.shield(sandbox.end())
-            raise
         return sandbox
 
     async def close(self) -> None:
@@ -64,39 +59,3 @@ class FakeSubstrate(Substrate):
             await asyncio.gather(*(sandbox.end() for sandbox in self.living))
         finally:
             await self.inner.close()
-
-    @property
-    def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
-        """The isolation of the inner substrate."""
-        return self.inner.isolation
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return self.inner.capabilities
-
-    @property
-    def store(self) -> Store | None:
-        return self.inner.store
-
-    @property
-    def builds_with(self) -> str | None:
-        return self.inner.builds_with
-
-    @property
-    def emulated(self) -> bool:
-        return self.inner.emulated
-
-    @property
-    def version(self) -> str:
-        return self.inner.version
-
-    @property
-    def snapshots_hold_memory(self) -> bool:
-        return self.inner.snapshots_hold_memory
-
-    @property
-    def has_default_image(self) -> bool:
-        return self.inner.has_default_image
-
-    def named_image(self, name: str) -> Image:
-        return self.inner.named_image(name)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, Terminal
 from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
-from dutyfree.model import Action, Command, Observation, Unenforced, Usage
+from dutyfree.model import Action, Command, Observation, Usage
+from dutyfree.substrates.forwarding import ForwardingSandbox
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.guard import Guard
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 
-class GuardedSandbox(Sandbox):
+class GuardedSandbox(ForwardingSandbox):
     """`inner`, guarded. `on_end` is called after its destruction; `adopt` guards the sandboxes it is forked into."""
 
     def __init__(
@@ -22,23 +23,10 @@ class GuardedSandbox(Sandbox):
         on_end: Callable[[GuardedSandbox], None],
         adopt: Callable[[Sandbox], Sandbox],
     ) -> None:
-        self.id = inner.id
-        self._inner = inner
+        super().__init__(inner)
         self._adopt = adopt
         self._guard = Guard(inner, destroy_timeout_s, lambda: on_end(self))
         self.files = GuardedFiles(inner.files, self._guard)
-
-    @property
-    def inner(self) -> Sandbox:
-        return self._inner
-
-    @property
-    def pid(self) -> int | None:
-        return self._inner.pid
-
-    @property
-    def unenforced(self) -> tuple[Unenforced, ...]:
-        return self._inner.unenforced
 
     @property
     def alive(self) -> bool:

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
-from dutyfree.model import Capability, Image, Isolation, SandboxSpec
+from dutyfree.model import SandboxSpec
+from dutyfree.substrates.forwarding import ForwardingSubstrate
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
-
-if TYPE_CHECKING:
-    from dutyfree.images.store import Store
 
 CREATE_TIMEOUT_S = 600.0
 DESTROY_TIMEOUT_S = 30.0
 
 
-class GuardedSubstrate(Substrate):
+class GuardedSubstrate(ForwardingSubstrate):
     """`inner`, guarded. Names, isolation and capabilities are those of `inner`."""
 
     def __init__(
@@ -35,7 +33,7 @@ class GuardedSubstrate(Substrate):
         create_timeout_s: float = CREATE_TIMEOUT_S,
         destroy_timeout_s: float = DESTROY_TIMEOUT_S,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._create_timeout_s = create_timeout_s
         self._destroy_timeout_s = destroy_timeout_s
         self._lifecycle = asyncio.Lock()
@@ -45,21 +43,8 @@ class GuardedSubstrate(Substrate):
         self._cleanups: set[asyncio.Task[None]] = set()
 
     @property
-    def inner(self) -> Substrate:
-        """The substrate that is guarded."""
-        return self._inner
-
-    @property
     def name(self) -> str:  # type: ignore[override]  # the contract's attribute, read only here
         return self._inner.name
-
-    @property
-    def isolation(self) -> Isolation:  # type: ignore[override]  # the contract's attribute, read only here
-        return self._inner.isolation
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return self._inner.capabilities
 
     async def open(self) -> None:
         async with self._lifecycle:
@@ -89,33 +74,6 @@ class GuardedSubstrate(Substrate):
         sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._alive.discard, self._adopt)
         self._alive.add(sandbox)
         return sandbox
-
-    @property
-    def store(self) -> Store | None:
-        return self._inner.store
-
-    @property
-    def builds_with(self) -> str | None:
-        return self._inner.builds_with
-
-    @property
-    def emulated(self) -> bool:
-        return self._inner.emulated
-
-    @property
-    def version(self) -> str:
-        return self._inner.version
-
-    @property
-    def snapshots_hold_memory(self) -> bool:
-        return self._inner.snapshots_hold_memory
-
-    @property
-    def has_default_image(self) -> bool:
-        return self._inner.has_default_image
-
-    def named_image(self, name: str) -> Image:
-        return self._inner.named_image(name)
 
     async def close(self) -> None:
         async with self._lifecycle:

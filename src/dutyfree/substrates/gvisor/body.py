@@ -17,7 +17,7 @@ from dutyfree.contract import Snapshot
 from dutyfree.errors import SubstrateFailed
 from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
 from dutyfree.images.ownership import SUBORDINATE_IDS
-from dutyfree.model import Phase, SandboxSpec, Unenforced
+from dutyfree.model import Phase, SandboxSpec, Unenforced, Usage
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
@@ -27,6 +27,7 @@ from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.shared_task import SharedTask
 from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
@@ -95,6 +96,9 @@ class GVisorBody(Body):
         async with self._lock.shared():  # gVisor cannot start a process in a paused sandbox
             return await channel_through(bundle.exec_command(site.engine, site.place, site.spec.network))
 
+    def usage(self) -> Usage | None:
+        return groups.usage(self._site.groups)
+
     async def end(self) -> None:
         await self._end.wait()
 
@@ -145,7 +149,7 @@ async def _run_to_end(work: Coroutine[Any, Any, None]) -> None:
 async def make_body(site: Site, marks: Marks, unenforced: tuple[Unenforced, ...] = ()) -> GVisorBody:
     """Start a body at `site`, which it owns from now on, and complete the handshake with its guest.
 
-    Raises SubstrateFailed, LinkFailed, DeadlineExceeded; the site is cleared then.
+    Raises SubstrateFailed, CapacityError, LinkFailed, DeadlineExceeded; the site is cleared then.
     """
     channel: Channel | None = None
     try:
@@ -176,38 +180,32 @@ async def _mount(site: Site) -> None:
 
 
 def _make_directories(place: Place) -> None:
-    try:
+    with wrap_os_errors("the directories of a sandbox could not be made"):
         place.directory.mkdir(mode=0o700)
         place.directory.chmod(0o711)  # whatever the umask: gVisor's processes have no privileges, and must get through
         for directory in (place.root, place.state, place.writable):
             directory.mkdir()
-    except OSError as error:
-        raise SubstrateFailed(f"the directories of a sandbox could not be made: {error}") from None
 
 
 def _describe(site: Site) -> None:
     place, shared = site.place, site.shared
-    try:
+    with wrap_os_errors("the config.json of a sandbox could not be written"):
         # `lstat`, because a symbolic link in the image would be followed on the host.
         own_tmp = stat.S_ISDIR(shared.keeper.host_path(place.root / "tmp").lstat().st_mode)
         description = bundle.config(
             place, site.spec, guest=shared.guest, resolv_conf=shared.resolv_conf, own_tmp=own_tmp
         )
         (place.directory / "config.json").write_text(json.dumps(description))
-    except OSError as error:
-        raise SubstrateFailed(f"the config.json of a sandbox could not be written: {error}") from None
 
 
 def _make_upper(writable: Path, top: Path) -> None:
     """Make the overlay's upper directory, with the mode of the topmost layer's root."""
-    try:
+    with wrap_os_errors("the writable directory of a sandbox could not be made"):
         (writable / "work").mkdir()
         upper = writable / "upper"
         upper.mkdir()
         os.chown(upper, SUBORDINATE_IDS, SUBORDINATE_IDS)
         upper.chmod(stat.S_IMODE(top.stat().st_mode))
-    except OSError as error:
-        raise SubstrateFailed(f"the writable directory of a sandbox could not be made: {error}") from None
 
 
 async def _run(site: Site) -> tuple[int, int]:

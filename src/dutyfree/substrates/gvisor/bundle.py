@@ -18,6 +18,7 @@ from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec
 from dutyfree.substrates.gvisor import release
 from dutyfree.substrates.gvisor.keeper_client import Mount
+from dutyfree.substrates.memory_disk import inodes_for, memory_disk_bytes
 
 GUEST: Final = "/.dutyfree-guest"
 """The path of the guest in a sandbox."""
@@ -26,7 +27,6 @@ CAPABILITIES: Final = (
     "CAP_NET_BIND_SERVICE", "CAP_AUDIT_WRITE", "CAP_SETFCAP",
 )  # fmt: skip
 """The capabilities of root in a sandbox, over its own files and processes. The same as in a cell."""
-BYTES_PER_INODE: Final = 8192
 _NO_DEVICES: Final = 4
 
 
@@ -166,14 +166,3 @@ def root(place: Place, lowers: Sequence[Path]) -> Mount:
     options = f"lowerdir={layers},upperdir={place.upper},workdir={place.writable}/work"
     extra = "xino=off,index=off,redirect_dir=nofollow,volatile"
     return Mount("overlay", str(place.root), "overlay", _NO_DEVICES, f"{options},{extra}")
-
-
-def memory_disk_bytes(resources: Resources) -> int | None:
-    """The size limit of a disk in memory. Its files count as memory, so it gets at most half of the memory limit."""
-    bounds = [resources.disk_bytes, resources.memory_bytes and resources.memory_bytes // 2]
-    return min((bound for bound in bounds if bound is not None), default=None)
-
-
-def inodes_for(limit_bytes: int) -> int:
-    """The number of files that a disk of this size may hold."""
-    return max(1024, limit_bytes // BYTES_PER_INODE)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dutyfree.errors import SubstrateFailed
-from dutyfree.model import Capability, Resources, Unenforced
+from dutyfree.model import Capability, Resources, Unenforced, Usage
 from dutyfree.substrates import hierarchies
+from dutyfree.substrates.os_errors import wrap_os_errors
 
 PARENT: Final = "dutyfree-gvisor"
 CONTROLLERS: Final = ("memory", "cpu")
@@ -35,8 +33,8 @@ class Groups:
         return sorted({home / f"{PARENT}-{owner}" for home in self.homes.values()})
 
     def prepare(self, owner: str) -> None:
-        """Make the owner's parent groups. Raises SubstrateFailed."""
-        with _wrap_os_errors():
+        """Make the owner's parent groups. Raises SubstrateFailed, CapacityError."""
+        with wrap_os_errors("a control group could not be made"):
             for parent in self.parents(owner):
                 parent.mkdir(exist_ok=True)
                 if self.version == 2:
@@ -50,8 +48,8 @@ class Groups:
         return sorted({home / f"{PARENT}-{owner}" / str(number) for home in asked})
 
     def make(self, owner: str, number: int, resources: Resources) -> None:
-        """Make the groups of one sandbox, and set their limits. Raises SubstrateFailed."""
-        with _wrap_os_errors():
+        """Make the groups of one sandbox, and set their limits. Raises SubstrateFailed, CapacityError."""
+        with wrap_os_errors("a control group could not be made"):
             for group in self.of(owner, number, resources):
                 group.mkdir(exist_ok=True)
             for name, settings in plan(self.version, resources).items():
@@ -84,6 +82,13 @@ def plan(version: int, resources: Resources) -> dict[str, list[tuple[str, str]]]
     return {name: files for name, files in found.items() if files}
 
 
+def usage(groups: list[Path]) -> Usage | None:
+    """What the processes in a sandbox's groups take; None where none of the groups counts memory."""
+    files = [group / hierarchies.memory_file(version) for group in groups for version in (1, 2)]
+    counted = (hierarchies.GroupCounters(memory=str(file)).memory_bytes() for file in files)
+    return next((Usage(each_bytes) for each_bytes in counted if each_bytes is not None), None)
+
+
 def remove(group: Path) -> None:
     """Remove a group and the groups in it, if it exists. Blocks, up to 2 s, while processes in it are dying."""
     deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
@@ -100,11 +105,3 @@ def _removed(group: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _wrap_os_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SubstrateFailed(f"a control group could not be made: {error}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
+from dutyfree.failure import await_on_failure, on_failure
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.images.trees import copy_tree, merge_trees
@@ -71,12 +72,9 @@ class Layers:
         for layer in stored:
             self._store.tree(layer)
         live = self._find(image.layers[len(stored) :])
-        try:
+        with on_failure(self._drop, live):
             used = await self._usable(image, stored)
             hold = self._store.hold(used)
-        except BaseException:
-            self._drop(live)
-            raise
         trees = [self._store.tree(layer) for layer in reversed(used)]
         lowers = (*([live.tree] if live else []), *trees, self._bottom)
         return LayerStack(image, lowers, stored, live, hold)
@@ -107,11 +105,8 @@ class Layers:
         number = next(self._numbers)
         layer = LiveLayer(f"live:{self._owner}-{number}", self._directory / f"live-{number}")
         below = [stack.live.tree] if stack.live else []
-        try:
+        async with await_on_failure(in_thread, remove_tree, layer.directory):
             await in_thread_stoppable(lambda on_bytes: self._fill(layer, [*below, upper], on_bytes))
-        except BaseException:
-            await in_thread(remove_tree, layer.directory)
-            raise
         self._live[layer.name] = layer
         try:
             return await self.resolve(replace(stack.image, layers=(*stack.stored, layer.name)))

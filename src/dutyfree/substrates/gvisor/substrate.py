@@ -12,6 +12,7 @@ from typing import Final
 
 from dutyfree import claims
 from dutyfree.errors import InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.failure import await_on_failure
 from dutyfree.images.ownership import SUBORDINATE_IDS, is_root
 from dutyfree.images.store import Store
 from dutyfree.model import (
@@ -112,12 +113,9 @@ class GVisorSubstrate(EngineSubstrate):
         await asyncio.to_thread(leftovers.sweep, KIND, self._groups)
         await asyncio.to_thread(self.store.open)
         self._claim = claims.claim(KIND)
-        try:
+        async with await_on_failure(self.let_go):
             self._shared = await self._set_up(self._claim, guest)
             self._engine = await self._choose(program)
-        except BaseException:
-            await self.let_go()
-            raise
 
     async def _set_up(self, claimed: claims.Claim, guest: Path) -> SharedState:
         disk = leftovers.disk_directory(claimed.name)
@@ -170,11 +168,8 @@ class GVisorSubstrate(EngineSubstrate):
         place = Place(directory, f"{claimed.name.rpartition('-')[0]}-{number}", writable)
         found = self._groups.of(claimed.name, number, spec.resources)
         site = Site(shared, engine, place, spec, stack, found)
-        try:
+        async with await_on_failure(site.clear):
             await in_thread(self._groups.make, claimed.name, number, spec.resources)
-        except BaseException:
-            await asyncio.shield(site.clear())
-            raise
         body = await make_body(site, marks, self._unenforced(spec))
         self._bodies.add(body)
         body.channel.on_death(lambda: self._bodies.discard(body))

@@ -22,12 +22,13 @@ from dutyfree.errors import (
     SubstrateFailed,
     SubstrateUnavailable,
 )
+from dutyfree.failure import on_failure
 from dutyfree.images.commands import die_with_parent
 from dutyfree.images.store import Store, locks
 from dutyfree.images.trees import merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
+from dutyfree.substrates.os_errors import wrap_os_errors
 
 CAPACITY_BYTES: Final = 64 * 1024**3
 """The size of every device, whatever image is on it: a machine saved with one device is restored with another one, and
@@ -82,15 +83,11 @@ class Devices:
         own = self._own / f"{name}.squashfs"
         with self._lock:
             self._holders[own] += 1
-        try:
-            with wrap_os_errors("the block image could not be made"):
-                if not own.exists():
-                    with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
-                        self._link(store, image, name, own)
-                os.utime(own)
-        except BaseException:
-            self.release(own)
-            raise
+        with on_failure(self.release, own), wrap_os_errors("the block image could not be made"):
+            if not own.exists():
+                with locks.waiting(self._directory / f"{name}.lock", _BUILD_TIMEOUT_S, "the block image's maker"):
+                    self._link(store, image, name, own)
+            os.utime(own)
         return own
 
     def hold_again(self, device: Path) -> None:

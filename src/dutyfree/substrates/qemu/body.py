@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from dutyfree.errors import SandboxGone, SubstrateFailed, Unsupported
 from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
-from dutyfree.model import Image, SandboxSpec
+from dutyfree.model import Image, SandboxSpec, Usage
 from dutyfree.substrates.engine import Body
+from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.qemu.plan import AGAIN
 from dutyfree.substrates.qemu.saved import READY_TIMEOUT_S, Ports
@@ -110,6 +111,9 @@ class MicroVMBody(Body):
             "a microVM can be reached only through the stream of its guest",
             hint="use the guest path, or the substrate 'vm', which has SSH",
         )
+
+    def usage(self) -> Usage | None:
+        return tree_usage(self._vm.machine.pid)
 
     async def end(self) -> None:
         await self._vm.end()

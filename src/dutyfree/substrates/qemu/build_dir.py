@@ -22,11 +22,11 @@ from dutyfree.images.store.layout import wrap_full_disk
 from dutyfree.places import state_directory
 from dutyfree.publish import publish
 from dutyfree.removal import remove_tree
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu import blocks, memory, saved
 from dutyfree.substrates.qemu.initrd import make_initrd
 from dutyfree.substrates.qemu.kernel import Kernel
 from dutyfree.substrates.qemu.machine import Machine
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import PROGRAM, Accelerator, Build
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.threads import in_thread

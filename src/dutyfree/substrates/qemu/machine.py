@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed, SubstrateUnavailable
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.monitor import COMMAND_TIMEOUT_S, Monitor
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 
 _EXIT_S: Final = 5.0
 _START_TIMEOUT_S: Final = 20.0

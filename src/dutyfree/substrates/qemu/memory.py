@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
+from dutyfree.substrates.os_errors import wrap_os_errors
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES: Final = 8

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
+from dutyfree.failure import await_on_failure
 
 COMMAND_TIMEOUT_S: Final = 10.0
 _MAX_LINE_BYTES: Final = 1024 * 1024
@@ -36,11 +37,8 @@ class Monitor:
         """Negotiate QMP's capabilities with QEMU. Raises as `command` does."""
         reader, writer = await asyncio.open_connection(sock=sock, limit=_MAX_LINE_BYTES)
         monitor = cls(reader, writer)
-        try:
+        async with await_on_failure(monitor.close):
             await monitor.command("qmp_capabilities")
-        except BaseException:
-            await monitor.close()
-            raise
         return monitor
 
     async def command(self, name: str, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import DeadlineExceeded, SubstrateFailed
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.machine import Machine
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import READY, Build, arguments
 
 BOOT_TIMEOUT_S: Final = 120.0

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dutyfree.errors import DutyfreeError, InvalidRequest, Unsupported
+from dutyfree.failure import await_on_failure
 from dutyfree.model import Image, Resources
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.kept_snapshot import KeptSnapshot
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu import memory, saved
 from dutyfree.substrates.qemu.body import RunningVM
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import clock
 from dutyfree.substrates.qemu.saved import Saved
 from dutyfree.threads import in_thread
@@ -78,7 +79,7 @@ async def freeze(vm: RunningVM, channel: Channel, directory: Path, name: str, re
     state = Saved(vm.build, directory)
     frozen = Frozen(name, state, resources)
     with wrap_os_errors("a machine could not be saved"):
-        try:
+        async with await_on_failure(in_thread, remove_tree, directory):
             await in_thread(_prepare, frozen, vm.device)
             channel.pause()
             try:
@@ -89,9 +90,6 @@ async def freeze(vm: RunningVM, channel: Channel, directory: Path, name: str, re
             finally:
                 with suppress(DutyfreeError):  # if the machine cannot continue, the next action fails with the cause
                     await asyncio.shield(_continue(vm, channel))
-        except BaseException:
-            await in_thread(remove_tree, directory)
-            raise
     return frozen
 
 

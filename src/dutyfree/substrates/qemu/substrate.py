@@ -13,15 +13,16 @@ from typing import Final, Literal
 
 from dutyfree import claims
 from dutyfree.errors import InvalidRequest, Unsupported
+from dutyfree.failure import await_on_failure, on_failure
 from dutyfree.guest.runner import Runner
 from dutyfree.images.store import Store
 from dutyfree.model import Action, ActionPath, Capability, Image, Isolation, Phase, Resources, SandboxSpec
 from dutyfree.substrates.engine import EngineSubstrate, Marks
+from dutyfree.substrates.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu import plan, saved
 from dutyfree.substrates.qemu.body import MicroVMBody, RunningVM
 from dutyfree.substrates.qemu.build_dir import CLAIMS, BuildDir
 from dutyfree.substrates.qemu.kernel import find_kernel
-from dutyfree.substrates.qemu.os_errors import wrap_os_errors
 from dutyfree.substrates.qemu.plan import Accelerator, Build
 from dutyfree.substrates.qemu.pool import Pool
 from dutyfree.substrates.qemu.saved import Saved
@@ -134,11 +135,8 @@ class MicroVMSubstrate(EngineSubstrate):
             if image.reference:
                 raise InvalidRequest("a microVM starts from images of the store, not of an engine")
             device = await in_thread(build_dir.devices.hold, self.store, image)
-        try:
+        async with await_on_failure(self.give_back, device):
             body = await self._make_from(spec, marks, image, device)
-        except BaseException:
-            await asyncio.shield(self.give_back(device))
-            raise
         body.device = device
         return body
 
@@ -224,11 +222,8 @@ class MicroVMSubstrate(EngineSubstrate):
         try:
             machine, ports = await saved.boot(build, memory=memory, device=device, lock_fd=build_dir.lock_fd)
             vm = RunningVM(machine, ports, build, device, -1, shared=True, first_message=plan.order(resources))
-            try:
+            async with await_on_failure(vm.end):
                 vm.memory_fd = _open(memory)
-            except BaseException:
-                await asyncio.shield(vm.end())
-                raise
             return vm
         finally:
             memory.unlink(missing_ok=True)  # QEMU has the file open, and needs no name for it
@@ -246,23 +241,17 @@ class MicroVMSubstrate(EngineSubstrate):
 
     async def _restore_frozen(self, frozen: Frozen, release: Callable[[Frozen], Awaitable[None]]) -> RunningVM:
         """Restore a machine that releases `frozen` when it ends; if this raises, `frozen` is released at once."""
-        try:
+        async with await_on_failure(release, frozen):
             vm = await self._restore(frozen.saved, frozen.device)
-        except BaseException:
-            await asyncio.shield(release(frozen))
-            raise
         vm.release_source = partial(release, frozen)
         return vm
 
     async def _restore(self, frozen: Saved, device: Path) -> RunningVM:
         with wrap_os_errors("a saved machine cannot be read"):
             memory_fd = _open(frozen.memory)
-        try:
+        with on_failure(os.close, memory_fd):
             lock_fd = self._opened().lock_fd
             machine, ports = await saved.restore(frozen, device=device, lock_fd=lock_fd)
-        except BaseException:
-            os.close(memory_fd)
-            raise
         return RunningVM(machine, ports, frozen.build, device, memory_fd, shared=False)
 
     def _opened(self) -> BuildDir:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import os
 import shutil
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -65,7 +66,7 @@ async def own_base(directory: Path, packages: tuple[str, ...]) -> Base:
     key = debian.base_key(wanted, root.mirrors)
     place = directory / f"base-{key}"
     if not place.exists():
-        await _build_once(root, place)
+        await make_once(place, functools.partial(_build, root), within_s=BUILD_TIMEOUT_S)
     disk = place / "disk.raw"
     kernel = Kernel(place / "vmlinuz", place / "initrd")
     return Base(key, disk, "raw", disk.stat().st_size, kernel, _SLACK_BYTES)
@@ -96,7 +97,7 @@ def _stands_alone(facts: Mapping[str, Any]) -> bool:
     return "data-file" not in facts.get("format-specific", {}).get("data", {})
 
 
-async def wait_for_lock(path: Path, *, within_s: float) -> locks.FileLock:
+async def _wait_for_lock(path: Path, *, within_s: float) -> locks.FileLock:
     """Acquire a lock that another process may hold for the length of a build. Raises CapacityError."""
     deadline_s = time.monotonic() + within_s
     while (lock := locks.attempt(path)) is None:
@@ -106,15 +107,19 @@ async def wait_for_lock(path: Path, *, within_s: float) -> locks.FileLock:
     return lock
 
 
-async def _build_once(root: DebianRoot, place: Path) -> None:
-    lock = await wait_for_lock(place.with_suffix(".lock"), within_s=BUILD_TIMEOUT_S)
+async def make_once(place: Path, fill: Callable[[Path], Awaitable[None]], *, within_s: float) -> None:
+    """Make the directory `place` unless there is one; `fill` fills it under another name. One process at a time.
+
+    Raises CapacityError if another process takes too long, and as `fill` does.
+    """
+    lock = await _wait_for_lock(place.with_suffix(".lock"), within_s=within_s)
     making = place.with_suffix(".making")
     try:
         if await in_thread(place.exists):
             return
         await in_thread(remove_tree, making)
         making.mkdir(mode=0o700)
-        await _build(root, making)
+        await fill(making)
         making.rename(place)
     finally:
         await asyncio.shield(in_thread(remove_tree, making))

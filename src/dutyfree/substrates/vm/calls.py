@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
+from dutyfree.failure import on_failure
 
 CALL_TIMEOUT_S: Final = 120.0
 QUEUE_TIMEOUT_S: Final = 600.0
@@ -71,11 +72,8 @@ class Calls:
             self._running_calls.discard(running)
             self._lock.release()
 
-        try:
+        with on_failure(self._lock.release):
             running = asyncio.get_running_loop().run_in_executor(None, work)
-        except BaseException:
-            self._lock.release()
-            raise
         self._running_calls.add(running)
         running.add_done_callback(done)
         return running

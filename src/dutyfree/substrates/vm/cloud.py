@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from dutyfree import claims
 from dutyfree.claims import Claim
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed, SubstrateUnavailable
+from dutyfree.failure import await_on_failure
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Phase, SandboxSpec, Unenforced
 from dutyfree.substrates.engine.body import Marks
@@ -104,14 +105,11 @@ class CloudProvider(Provider):
             identity = await self._identity(claim, name, spec.hostname)
             order = self._order(claim, driver, note, name, identity)
             made = await calls.call(order, late=destroy)
-        try:
+        async with await_on_failure(destroy, made):
             with marks.step(Phase.CREATE, "boot"):
                 host = await self._address(calls, driver, made)
                 login = self._login(claim, host, name, identity)
                 await ssh.wait_for_server(host, login.port, within_s=self._config.boot_timeout_s, check=lambda: None)
-        except BaseException:
-            await asyncio.shield(destroy(made))
-            raise
         node = CloudNode(functools.partial(destroy, made), login)
         node.unenforced = _unenforced(spec)
         return node

@@ -7,6 +7,8 @@ import json
 from pathlib import PurePosixPath
 from typing import Final
 
+from dutyfree.substrates.qemu.initrd import Entry, archive
+
 SUITE: Final = "bookworm"
 KERNEL_PACKAGE: Final = "linux-image-cloud-amd64"
 NEEDED: Final = ("busybox-static", "iproute2", "kmod", "openssh-server", "systemd-sysv", "udev", KERNEL_PACKAGE)
@@ -194,18 +196,7 @@ def load_order(wanted: tuple[str, ...], dependencies: str) -> list[str]:
 
 def initrd(busybox: bytes, modules: list[bytes]) -> bytes:
     """An initrd that loads the modules, mounts the disk, and starts the init on the disk."""
-    entries: list[tuple[str, int, bytes]] = [(name, 0o40755, b"") for name in ("bin", "dev", "modules", "proc", "root")]
+    entries: list[Entry] = [(name, 0o40755, b"") for name in ("bin", "dev", "modules", "proc", "root")]
     entries += [("bin/busybox", 0o100755, busybox), ("init", 0o100755, _INIT.encode())]
     entries += [(f"modules/{number:02}", 0o100644, content) for number, content in enumerate(modules)]
-    return b"".join(_cpio_entry(number, *entry) for number, entry in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1))
-
-
-def _cpio_entry(number: int, name: str, mode: int, content: bytes) -> bytes:
-    named = name.encode() + b"\0"
-    fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(named), 0)
-    head = b"070701" + b"".join(b"%08x" % field for field in fields) + named
-    return _padded(head) + _padded(content)
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 4)
+    return archive(entries)

@@ -15,6 +15,7 @@ from typing import Final
 from dutyfree import claims
 from dutyfree.claims import Claim
 from dutyfree.errors import InvalidRequest, SubstrateFailed, SubstrateUnavailable
+from dutyfree.failure import await_on_failure
 from dutyfree.images.commands import CommandFailed, run_command
 from dutyfree.images.store import locks
 from dutyfree.model import Capability, Network, Phase, SandboxSpec
@@ -157,7 +158,7 @@ class LocalProvider(Provider):
         """Boot a new machine."""
         assert self._base is not None
         directory = self._new_directory()
-        try:
+        async with await_on_failure(in_thread, remove_tree, directory):
             with marks.step(Phase.CREATE, "disk"):
                 identity, key = await self._identity(directory, hostname)
                 await in_thread(seed.write, directory / "seed", identity)
@@ -169,16 +170,10 @@ class LocalProvider(Provider):
                     machine_id=identity.machine_id, kernel=self._base.kernel,
                 )  # fmt: skip
                 machine = await self._start(argv, directory)
-                try:
+                async with await_on_failure(machine.end):
                     login = await login_to(machine, directory, key, identity.host_key_public)
                     check = _still_running(machine)
                     await ssh.wait_for_server(login.host, login.port, within_s=BOOT_TIMEOUT_S, check=check)
-                except BaseException:
-                    await asyncio.shield(machine.end())
-                    raise
-        except BaseException:
-            await asyncio.shield(in_thread(remove_tree, directory))
-            raise
         return LocalNode(machine, login, directory)
 
     async def _from_saved(
@@ -204,7 +199,7 @@ class LocalProvider(Provider):
         """Restore a saved machine, with a new disk over the saved disk."""
         assert self._base is not None
         directory = self._new_directory()
-        try:
+        async with await_on_failure(in_thread, remove_tree, directory):
             with marks.step(Phase.CREATE, "disk"):
                 key = directory / "key"
                 await in_thread(_copy_key, saved.key, key)  # the saved machine may be removed while this one runs
@@ -222,16 +217,10 @@ class LocalProvider(Provider):
                     machine = await self._start(argv, directory, state_fd)
                 finally:
                     os.close(state_fd)
-                try:
+                async with await_on_failure(machine.end):
                     await restore(machine, state_fd)
                     await machine.command("block_resize", device="disk", size=self._disk_bytes(hardware))
                     login = await login_to(machine, directory, key, host_key)
-                except BaseException:
-                    await asyncio.shield(machine.end())
-                    raise
-        except BaseException:
-            await asyncio.shield(in_thread(remove_tree, directory))
-            raise
         node = LocalNode(machine, login, directory)
         node.has_guest = node.is_copy = True
         return node

@@ -7,13 +7,13 @@ wait until the file is read, and its writes do not change the file.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import shlex
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine.body import Marks
 from dutyfree.substrates.qemu.machine import Machine
 from dutyfree.substrates.vm import guest
-from dutyfree.substrates.vm.base import Base, wait_for_lock
+from dutyfree.substrates.vm.base import Base, make_once
 from dutyfree.substrates.vm.plan import Hardware, Memory
 from dutyfree.substrates.vm.ssh import run_there
 from dutyfree.threads import in_thread
@@ -51,36 +51,21 @@ class Boot(StrEnum):
     RESTORE = "restore"
 
 
-@dataclass(frozen=True, slots=True)
 class Saved:
     """One saved machine. Its directory has all of its files, including its keys."""
 
-    directory: Path
-
-    @property
-    def memory(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.memory = directory / "memory"
         """The file with the machine's memory."""
-        return self.directory / "memory"
-
-    @property
-    def state(self) -> Path:
+        self.state = directory / "state"
         """The file with the state of all other devices, written by QEMU."""
-        return self.directory / "state"
-
-    @property
-    def disk(self) -> Path:
+        self.disk = directory / "disk.qcow2"
         """The saved disk; restored machines have their own disks over it."""
-        return self.directory / "disk.qcow2"
-
-    @property
-    def seed(self) -> Path:
+        self.seed = directory / "seed"
         """The directory that the machine saw as its seed disk."""
-        return self.directory / "seed"
-
-    @property
-    def key(self) -> Path:
+        self.key = directory / "key"
         """The private key to log in with."""
-        return self.directory / "key"
 
     @property
     def host_key_public(self) -> str:
@@ -114,7 +99,7 @@ class SavedMachines:
         async with self._lock:
             place = self._directory / f"saved-{await self._key(hardware)}"
             if not place.exists():
-                await self._save_once(place, hardware)
+                await make_once(place, functools.partial(self._save, hardware), within_s=SAVE_TIMEOUT_S)
             _mark_used(place)
             self._known[hardware] = Saved(place)
             return self._known[hardware]
@@ -124,22 +109,8 @@ class SavedMachines:
         parts = (self._base.key, self._accelerator, self._version, hardware, hashlib.sha256(program).hexdigest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    async def _save_once(self, place: Path, hardware: Hardware) -> None:
-        lock = await wait_for_lock(place.with_suffix(".lock"), within_s=SAVE_TIMEOUT_S)
-        making = place.with_suffix(".making")
-        try:
-            if await in_thread(place.exists):
-                return
-            await in_thread(_make_room, self._directory)
-            await in_thread(remove_tree, making)
-            making.mkdir(mode=0o700)
-            await self._save(making, hardware)
-            making.rename(place)
-        finally:
-            await asyncio.shield(in_thread(remove_tree, making))
-            lock.release(remove=True)
-
-    async def _save(self, making: Path, hardware: Hardware) -> None:
+    async def _save(self, hardware: Hardware, making: Path) -> None:
+        await in_thread(_make_room, self._directory)
         memory = Memory(making / "memory", shared=True)
         node = await self._boot_cold(hardware, "dutyfree", Network.NONE, Marks(), memory)
         try:

@@ -12,10 +12,12 @@ from typing import Final
 from dutyfree import claims
 from dutyfree.claims import Claim
 from dutyfree.errors import InvalidRequest, LinkFailed, SubstrateFailed
+from dutyfree.failure import await_on_failure, on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT
 from dutyfree.images.store import Store
-from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec
+from dutyfree.model import ActionPath, Capability, Isolation, Phase, SandboxSpec, Usage
 from dutyfree.substrates.engine import Body, EngineSubstrate, Marks
+from dutyfree.substrates.process_memory import tree_usage
 from dutyfree.substrates.vm import guest, ssh
 from dutyfree.substrates.vm.debian import USUAL
 from dutyfree.substrates.vm.local import LocalProvider
@@ -66,6 +68,9 @@ class VMBody(Body):
             await _cancel_start(starting)
             raise LinkFailed("the machine stopped answering while a connection to it was made")
         return starting.result()
+
+    def usage(self) -> Usage | None:
+        return None if self.pid is None else tree_usage(self.pid)
 
     async def end(self) -> None:
         await self._node.end()
@@ -162,22 +167,16 @@ class VMSubstrate(EngineSubstrate):
             return
         ssh.check_client()
         claim = await in_thread(claims.claim, self._provider.claims_kind)
-        try:
+        async with await_on_failure(self._give_back, claim):
             await self._provider.open(claim)
-        except BaseException:
-            await asyncio.shield(self._give_back(claim))
-            raise
         self._claim = claim
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> Body:
         if self._claim is None:
             raise InvalidRequest("the substrate is not open")
         node = await self._provider.make(spec, marks)
-        try:
+        async with await_on_failure(node.end):
             return await self._start_guest(node, spec, marks, self._claim)
-        except BaseException:
-            await asyncio.shield(node.end())
-            raise
 
     async def _start_guest(self, node: Node, spec: SandboxSpec, marks: Marks, claim: Claim) -> Body:
         shares = self.path is ActionPath.EXEC and self._reuse
@@ -188,13 +187,10 @@ class VMSubstrate(EngineSubstrate):
         with marks.step(Phase.READY, "handshake"):
             channel = await guest.start(node.login, shared=shared, sharing=shares)
         node.on_death(_fail_channel(channel))
-        try:
+        with on_failure(channel.close):
             if node.is_copy:
                 with marks.step(Phase.READY, "identity"):
                     await guest.renew(channel, spec.hostname)
-        except BaseException:
-            channel.close()
-            raise
         return VMBody(node, channel, spec, shared)
 
     async def let_go(self) -> None:

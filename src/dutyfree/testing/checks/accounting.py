@@ -6,10 +6,11 @@ import asyncio
 from itertools import pairwise
 
 from dutyfree.contract import Sandbox
-from dutyfree.model import Action, Capability, Observation, Phase, Span
+from dutyfree.model import Action, Capability, Isolation, Observation, Phase, Span
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, run
+from dutyfree.testing.memory import MIB
 from dutyfree.trace import SpanRecorder, account, now_ns
 
 
@@ -130,6 +131,36 @@ async def cpu(context: Context) -> None:
     expect.between(idle.cpu_ms, 0, 100 * context.patience, "the CPU time of a sleep, in ms,")
     large = await run(box, "dd if=/dev/zero of=/dev/null bs=64M count=1")
     expect.between(large.peak_memory_bytes, 64 * 1024**2, 96 * 1024**2, "the peak memory of 64 MiB, in bytes,")
+
+
+@check("accounting.usage", "what a sandbox takes of the machine, where it is measured, follows what a command holds")
+async def usage(context: Context) -> None:
+    box = await context.sandbox()
+    expect.exited(await run(box, ["true"]))
+    before_bytes = await _memory_bytes(box)
+    if before_bytes is None:
+        return
+    # A virtual machine takes as much memory as its guest ever used, so that more use may not make it grow.
+    wait_s = 5.0 * context.patience
+    is_exact = context.substrate.isolation < Isolation.MICROVM
+    grown_bytes = before_bytes + 16 * MIB if is_exact else 32 * MIB
+
+    async def has_grown() -> bool:
+        return (await _memory_bytes(box) or 0) >= grown_bytes
+
+    async def has_shrunk() -> bool:
+        return (await _memory_bytes(box) or 0) < grown_bytes
+
+    # dd fills its buffer, and then waits, because sleep does not read from the pipe.
+    async with box.stream(Action("dd if=/dev/zero bs=32M count=1 | sleep 60")):
+        await expect.soon(has_grown, "the usage does not grow by 16 MiB when a command holds 32 MiB", within_s=wait_s)
+    if is_exact:
+        await expect.soon(has_shrunk, "the usage does not shrink when the command has ended", within_s=wait_s)
+
+
+async def _memory_bytes(box: Sandbox) -> int | None:
+    usage = box.usage()
+    return None if usage is None else usage.memory_bytes
 
 
 async def _slept(box: Sandbox, duration_s: float) -> Observation:

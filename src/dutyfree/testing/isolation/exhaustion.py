@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
-from pathlib import Path
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InfraFailed
@@ -14,9 +12,9 @@ from dutyfree.model import Action, Capability, Isolation, Observation, Resources
 from dutyfree.testing.isolation.privileges import has_other_users
 from dutyfree.testing.isolation.probe import Broken, NotApplicable, Recorded, Scene, Topic
 from dutyfree.testing.isolation.program import Verdict
+from dutyfree.testing.memory import MIB, resident_bytes
 
 EXHAUSTION = Topic("exhaustion")
-MIB = 1024 * 1024
 FEW_PROCESSES = SandboxSpec(resources=Resources(pids=64))
 LITTLE_MEMORY = SandboxSpec(resources=Resources(memory_bytes=64 * MIB))
 DISK_BYTES = 32 * MIB
@@ -273,16 +271,12 @@ async def neighbour_watchers(scene: Scene) -> None:
     "output-flood", "a flood of output costs the host no memory beyond the action's limit", Isolation.NONE
 )
 async def output_flood(scene: Scene) -> None:
-    before = _resident_bytes()
+    before = resident_bytes()
     command = [f"{scene.home}/probe", "flood", str(FLOOD_MIB)]
     seen = await scene.sandbox.run(Action(command, timeout_s=60, output_limit_bytes=MIB))
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     if not seen.truncated or len(seen.stdout) > MIB or seen.stdout_bytes != FLOOD_MIB * MIB:
         raise Broken(f"truncated {seen.truncated}, got {len(seen.stdout)} of {seen.stdout_bytes} bytes")
     if grown > HOST_SLACK_BYTES:
         raise Broken(f"the host process grew by {grown // MIB} MiB")
     scene.note(f"{FLOOD_MIB} MiB written; the host process grew by {max(grown, 0) // 1024} KiB")
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dutyfree.contract import Sandbox, Substrate
+from dutyfree.failure import await_on_failure
 from dutyfree.model import Action, Capability, Command, Isolation, Observation, SandboxSpec
 from dutyfree.testing.isolation.program import Answer, Verdict, parse_answer, read_answer
 
@@ -97,11 +98,8 @@ class Scene:
     async def another(self) -> Sandbox:
         """Create a second sandbox with the same spec and the probe program; the caller destroys it."""
         sandbox = await self.substrate.create(self.spec)
-        try:
+        async with await_on_failure(sandbox.destroy):
             await install(sandbox, self.program, self.home)
-        except BaseException:
-            await sandbox.destroy()
-            raise
         return sandbox
 
     async def must_answer(self) -> None:

@@ -8,7 +8,6 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dutyfree.contract import Substrate
@@ -43,9 +42,7 @@ class Prober:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         os.environ.pop(ENVIRONMENT_SECRET, None)
         await self._substrate.close()
 

@@ -136,7 +136,7 @@ def test_a_workload_that_is_not_beside_the_file_is_not_looked_for_elsewhere(
         (("trials = 1", 'trials = 1\nlengths = ["most"]'), "lengths"),
         (("trials = 1", "trials = 3\nconcurrency = [1, 4]"), "never 4 at once"),
         (("trials = 1", "trials = 100000\nlengths = [1, 2]"), "400000 trials"),
-        (("trials = 1", 'trials = 1\nstages = ["hot"]'), "'hot' is no stage"),
+        (("trials = 1", 'trials = 1\nstages = ["hot"]'), "there is no stage 'hot'"),
         (("trials = 1", "trials = 1\nconcurrency = [100000]"), "concurrencies"),
         (("trials = 1", 'trials = 1\narms = ["docker"]'), "'docker'"),
         (('substrate = "cell"', ""), "arm 1: 'substrate' is missing"),

@@ -176,10 +176,12 @@ def test_counters_of_both_versions() -> None:
     assert v1 is not None
     assert v1.oom == "/sys/fs/cgroup/memory/docker/c0ffee/memory.oom_control"
     assert v1.pids == "/sys/fs/cgroup/pids/docker/c0ffee/pids.events"
+    assert v1.memory == "/sys/fs/cgroup/memory/docker/c0ffee/memory.usage_in_bytes"
     v2 = counters.find("c0ffee", "0::/system.slice/docker-c0ffee.scope\n", V2_MOUNTS)
     assert v2 is not None
     assert v2.oom == "/sys/fs/cgroup/system.slice/docker-c0ffee.scope/memory.events"
     assert v2.pids == "/sys/fs/cgroup/system.slice/docker-c0ffee.scope/pids.events"
+    assert v2.memory == "/sys/fs/cgroup/system.slice/docker-c0ffee.scope/memory.current"
 
 
 def test_a_process_that_is_not_the_containers_is_not_believed() -> None:

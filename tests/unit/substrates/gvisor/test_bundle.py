@@ -9,6 +9,7 @@ from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
 from dutyfree.model import Network, Resources, SandboxSpec
 from dutyfree.substrates.gvisor import bundle
 from dutyfree.substrates.gvisor.bundle import Engine, Place
+from dutyfree.substrates.memory_disk import memory_disk_bytes
 
 MIB = 1024 * 1024
 ENGINE = Engine("/usr/bin/runsc", "systrap")
@@ -101,7 +102,7 @@ def test_the_path_of_gvisors_own_socket_fits_into_its_address() -> None:
     ],
 )
 def test_a_disk_in_memory_leaves_half_of_it_to_processes(resources: Resources, limit_bytes: int | None) -> None:
-    assert bundle.memory_disk_bytes(resources) == limit_bytes
+    assert memory_disk_bytes(resources) == limit_bytes
     options = bundle.writable_space(PLACE, resources).options
     assert (f"size={limit_bytes}," in options) == (limit_bytes is not None)
     assert ("nr_inodes=" in options) == (limit_bytes is not None)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import SubstrateFailed
-from dutyfree.model import Capability, Resources
+from dutyfree.model import Capability, Resources, Usage
 from dutyfree.substrates import hierarchies
 from dutyfree.substrates.gvisor import groups
 from dutyfree.substrates.gvisor.groups import Groups
@@ -79,3 +79,14 @@ def test_what_is_not_held_is_named_with_its_reason(tmp_path: Path) -> None:
     assert any("ends the sandbox" in each.reason for each in held.unenforced(asked))
     assert Capability.LIMIT_CPU in {each.what for each in Groups().unenforced(asked)}
     assert Groups().unenforced(UNBOUNDED) == ()
+
+
+@pytest.mark.parametrize("file", ["memory.usage_in_bytes", "memory.current"])
+def test_usage_is_that_of_the_group_that_counts_memory(tmp_path: Path, file: str) -> None:
+    made = [tmp_path / "cpu", tmp_path / "memory"]
+    for group in made:
+        group.mkdir()
+    assert groups.usage([]) is None
+    assert groups.usage(made) is None
+    (made[1] / file).write_text(f"{64 * MIB}\n")
+    assert groups.usage(made) == Usage(64 * MIB)
