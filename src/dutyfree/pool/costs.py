@@ -96,7 +96,7 @@ class _Track:
     the mean follows when times change.
 
     The percentile is found by stochastic approximation. An observation above it moves it up by 0.95 of a step, one
-    below it moves it down by 0.05 of a step; so it comes to rest where one observation in twenty is above. A step is a
+    below it moves it down by 0.05 of a step; so it settles where one observation in twenty is above. A step is a
     factor, because durations differ by factors. Steps get smaller with each observation, down to a minimum, so that the
     percentile also follows when times change.
     """
