@@ -140,16 +140,17 @@ def local(
 ) -> LocalHost:
     """A host for sandboxes on this machine, to be used in `with`.
 
-    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
-    "auto" takes the cheapest that works here and whose wall is strong enough for `trust` ("trusted", "model",
-    "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
-    a `pool`, sandboxes are kept warm and used again. `on_span` is called with every span of every lease as it ends.
+    `substrate` is a registered name, with `options` for its constructor, or your own substrate object. "auto" chooses
+    the cheapest substrate that works here and isolates strongly enough for `trust` ("trusted", "model", "untrusted",
+    "hostile"). It computes the cost from `expected_actions` and `expected_work_s`, by the measurements in the file
+    `advice` or by built-in ones. With a `pool`, sandboxes are kept warm and used again. `on_span` is called with every
+    span of every lease when the span ends.
     """
     return LocalHost(AsyncLocalHost(substrate, pool=pool, on_span=on_span, **options), Portal())
 
 
 class Host:
-    """Gives out leases on sandboxes while its `with` block lasts; at its end every lease of it ends."""
+    """Gives out leases on sandboxes while its `with` block lasts. All its leases end with the block."""
 
     _inner: AsyncHost
 
@@ -173,23 +174,23 @@ class Host:
 
     @property
     def isolation(self) -> Isolation:
-        """The wall that its sandboxes have."""
+        """The isolation of its sandboxes."""
         return self._inner.isolation
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What its sandboxes can do here and now."""
+        """The capabilities of its sandboxes on this machine."""
         return self._inner.capabilities
 
     def build(
         self, recipe: Recipe, *, name: str | None = None, on_progress: Progress | None = None, rebuild: bool = False
     ) -> Image:
-        """The image of a recipe, under `name` if there is one; `lease(name)` then finds it.
+        """Build the image of a recipe. With a `name`, it is stored under it, and `lease(name)` finds it.
 
-        What was built before is found again; with `rebuild`, all of it is built anew.
+        Stages that were built before are used again; with `rebuild`, all stages are built anew.
 
-        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
-        not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
+        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for missing inputs,
+        Unsupported if the substrate has no images, and otherwise as `lease` does.
         """
         return self._portal.call(lambda: self._inner.build(recipe, name=name, on_progress=on_progress, rebuild=rebuild))
 
@@ -210,21 +211,22 @@ class Host:
         timeout_s: float | None = None,
         ttl_s: float | None = None,
     ) -> Box:
-        """A lease on a sandbox, until `box.close()`, `release(box.lease.id)`, its expiry or the host's end.
+        """Lease a sandbox until `box.close()`, `release(box.lease.id)`, the expiry of the lease or the host's end.
 
-        `image` is what the sandbox starts from: a recipe (built if need be), an image, or the name of one in the store;
-        without it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate
-        gives.
+        The sandbox starts from `image`: a recipe (which is built if necessary), an image, or the name of one in the
+        store; by default from the host's own root. `isolation` is the weakest isolation that is allowed; "auto" allows
+        that of the substrate.
 
-        `env` and `secrets` are added to the environment of each command; secrets are shown nowhere. `files` (content by
-        absolute path) and `secret_files` (below /dev/shm) are written before the box is given out. `owner` names the
-        party among which the host shares its places fairly. The same `key` of the same owner gives the same lease, so
-        that a call whose answer was lost can be repeated. `timeout_s` bounds the wait for a sandbox. The lease expires
-        after `ttl_s` unless it is renewed; by default the pool's options say when, and without a pool it does not.
+        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. The host shares
+        its places fairly between owners; `owner` names the one of this lease. A repeated call with the same `owner` and
+        `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s` bounds the wait for a
+        sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the pool's options,
+        and without a pool never.
 
-        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
+        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required,
         CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a recipe that
-        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when creation went wrong.
+        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
         """
         secrets = conceal(secrets)
         secret_files = conceal(secret_files)
@@ -250,7 +252,7 @@ class Host:
         )
 
     def get(self, lease_id: str) -> Box:
-        """The box of a lease once more. Raises LeaseLost if the lease has ended or is not known."""
+        """The box of an existing lease. Raises LeaseLost if the lease has ended or is not known."""
         return Box(self._portal.call(lambda: self._inner.get(lease_id)), self._portal)
 
     def leases(self) -> list[Lease]:
@@ -258,7 +260,7 @@ class Host:
         return self._portal.get(lambda: self._inner.leases())
 
     def release(self, lease_id: str) -> None:
-        """End a lease. Does nothing if it has ended; raises LeaseLost if it was never known."""
+        """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
         self._portal.call(lambda: self._inner.release(lease_id))
 
     @contextmanager
@@ -311,11 +313,11 @@ class Host:
         at_least: int | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> Iterator[Group[Box]]:
-        """`n` sandboxes alike for the length of the block, as the rollouts of one prompt need them.
+        """`n` equal sandboxes for the length of the block, for the rollouts of one prompt.
 
-        `prepare` is done once, in one of them, from which the others are then forked; where sandboxes cannot be forked,
-        in each. `lease` is what `lease` takes. If some cannot be had, `failures` of the group says why; fewer than
-        `at_least` (all, unless it is given) raise as `lease` does.
+        `prepare` runs once, in one sandbox, and the others are forked from it. If the substrate has no forks, it runs
+        in each. The other arguments are those of `lease`. The group's `failures` has the errors of sandboxes that could
+        not be leased; with fewer than `at_least` sandboxes (by default `n`), this raises as `lease` does.
         """
         lease = conceal_lease(lease)
         with self._portal.enter(
@@ -336,11 +338,11 @@ class Host:
         on_progress: Callable[[int, int], Any] | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> list[Rollout[Task, Value]]:
-        """`work(box, task)` for each task, in a sandbox of its own, `concurrency` at a time; results in task order.
+        """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
 
-        `image` is what sandboxes start from, or a function that gives it for each task. A rollout that the machinery
-        failed, or for which there was no room, is begun anew in a new sandbox up to `retries` times; in the end it has
-        an error, not a value. An exception of `work` itself that is not Dutyfree's ends everything and is raised.
+        Sandboxes start from `image`, which may be a function of the task. If the infrastructure fails a rollout, or has
+        no room for it, it begins again in a new sandbox, up to `retries` times; if all tries fail, its result has an
+        error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
         """
         lease = conceal_lease(lease)
         return self._portal.call(
@@ -357,10 +359,10 @@ class Host:
 
 
 class LocalHost(Host):
-    """Gives out leases while its `with` block lasts; at its end every sandbox is destroyed.
+    """Gives out leases while its `with` block lasts. At its end it destroys every sandbox.
 
-    Entering raises InvalidRequest for a substrate that is not registered, and SubstrateUnavailable, with a hint, where
-    the substrate cannot work on this machine.
+    Entering raises InvalidRequest for a substrate that is not registered, and SubstrateUnavailable, with a hint, if the
+    substrate does not work on this machine.
     """
 
     _inner: AsyncLocalHost
@@ -375,22 +377,22 @@ class LocalHost(Host):
 
     @property
     def why(self) -> str:
-        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
+        """One sentence that explains the choice of the substrate by `"auto"`; empty if the caller chose it."""
         return self._inner.why
 
     @property
     def has_default_image(self) -> bool:
-        """Whether a lease without an image has something to start from."""
+        """Whether the substrate has an image for leases that name none."""
         return self._inner.has_default_image
 
     @property
     def store(self) -> Store:
-        """Where images are kept. Raises Unsupported where the substrate has none."""
+        """The store of images. Raises Unsupported if the substrate has no images."""
         return self._inner.store
 
 
 class HostPool:
-    """The pool of a host, as its users see it."""
+    """The user's interface to the pool of a host."""
 
     _inner: AsyncHostPool
 
@@ -399,7 +401,7 @@ class HostPool:
         self._portal = portal
 
     def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
-        """Find the way to each of these and build its layers: the first lease would wait for it otherwise.
+        """Build the layers of each recipe now, so that its first lease need not wait for the build.
 
         Raises as `Host.build` does.
         """
@@ -414,34 +416,35 @@ class HostPool:
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
     ) -> None:
-        """This many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
+        """Announce the number of leases for each recipe or image, `in_s` seconds from now, so that the pool prepares.
 
-        Entries are made ready in their order. The same `name` again replaces what was announced under it; what was not
-        asked for within `lasting_s` lapses. Recipes are built before this returns; raises as `Host.build` does.
+        The pool prepares the entries in their order. A new announcement replaces an earlier one with the same `name`.
+        Leases that are not requested within `lasting_s` lapse. Recipes are built before this returns. Raises as
+        `Host.build` does.
         """
         self._portal.call(
             lambda: self._inner.announce(demand, name=name, in_s=in_s, lasting_s=lasting_s, resources=resources)
         )
 
     def status(self) -> PoolStatus:
-        """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""
+        """The sandboxes, requests and counters of the pool; `dutyfree pool status` shows the same."""
         return self._portal.get(lambda: self._inner.status())
 
     def expected(self) -> int:
-        """How many announced leases have not been asked for yet."""
+        """The number of announced leases that have not been requested yet."""
         return self._portal.get(lambda: self._inner.expected())
 
     def on_end(self, listener: Callable[[Grant], None] | None) -> None:
-        """Call `listener` with each lease that ends, and its spans: `measure.live` keeps them."""
+        """Call `listener` with the grant and the spans of each lease that ends; `measure.live` records them."""
         self._portal.get(lambda: self._inner.on_end(listener))
 
 
 class Box:
     """One sandbox, yours until the lease ends. Any number of calls may be in progress at the same time.
 
-    Every method raises InvalidRequest for a call that makes no sense, LeaseLost once the lease has ended, SandboxGone
-    once the sandbox is dead, and a subclass of InfraFailed when the machinery failed; a command that fails gives an
-    observation.
+    Every method raises InvalidRequest for invalid arguments, LeaseLost once the lease has ended, SandboxGone once the
+    sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that fails is no error: its
+    exit code is part of the observation.
     """
 
     _inner: AsyncBox
@@ -467,12 +470,12 @@ class Box:
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
-        """What the lease asked for and this machine cannot enforce: empty when everything holds."""
+        """The limits of the lease that this machine cannot enforce; empty if it enforces all of them."""
         return self._inner.unenforced
 
     @property
     def alive(self) -> bool:
-        """Whether another action can be tried."""
+        """Whether the lease and the sandbox have not ended."""
         return self._inner.alive
 
     def run(
@@ -485,7 +488,7 @@ class Box:
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Observation:
-        """Run a shell line (str) or an argv (list) to its end and return what was seen.
+        """Run a shell line (str) or an argv (list) to its end and return the observation.
 
         A timeout kills the whole process tree and sets `timed_out`; output past the limit is dropped and sets
         `truncated`. `env` is added to the sandbox's environment. Ctrl-C ends the command, not the sandbox.
@@ -506,7 +509,7 @@ class Box:
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Stream:
-        """Run a command whose output is read, and input written, while it runs; arguments as in `run`."""
+        """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
         return Stream(
             self._portal.get(
                 lambda: self._inner.stream(
@@ -520,7 +523,7 @@ class Box:
     def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
-        Raises Unsupported where the substrate has no sessions.
+        Raises Unsupported if the substrate has no sessions.
         """
         with self._portal.enter(lambda: self._inner.session(cwd=cwd, env=env)) as inner:
             yield Session(inner, self._portal)
@@ -535,59 +538,60 @@ class Box:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Iterator[Terminal]:
-        """A command on a pseudo-terminal for the length of the block. Raises Unsupported where there are none."""
+        """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
         with self._portal.enter(lambda: self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)) as inner:
             yield Terminal(inner, self._portal)
 
     def reset(self) -> None:
-        """Put the sandbox back to how the lease gave it out: nothing of what happened in it since is left.
+        """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
 
-        Calls that are in progress raise SandboxReset, sessions of before have ended. A reset that fails destroys the
-        sandbox. Raises Unsupported where the substrate cannot.
+        Calls in progress raise SandboxReset, and open sessions end. A reset that fails destroys the sandbox. Raises
+        Unsupported if the substrate has no reset.
         """
         self._portal.call(lambda: self._inner.reset())
 
     def snapshot(self) -> Snapshot:
-        """Freeze the files as they are now; the sandbox goes on. `host.lease(snapshot.image)` starts from them.
+        """Take a snapshot of the files; the sandbox goes on. `host.lease(snapshot.image)` starts from the snapshot.
 
-        Processes are not part of it. Raises Unsupported where the substrate cannot, and CapacityError.
+        Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
         return Snapshot(self._portal.call(lambda: self._inner.snapshot()), self._portal)
 
     def fork(self, count: int) -> list[Box]:
-        """`count` further sandboxes with the files as they are now, without the processes.
+        """Make `count` further sandboxes with the present files of this one, without its processes.
 
-        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none; in a
-        pool they count against its limits. Raises Unsupported where the substrate cannot, and CapacityError.
+        They live until this sandbox's lease ends, unless they are destroyed before. Either all of them are made or
+        none. In a pool they count against its limits. Raises Unsupported if the substrate has no forks, and
+        CapacityError.
         """
         return [Box(each, self._portal) for each in self._portal.call(lambda: self._inner.fork(count))]
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Let the lease last for `ttl_s` seconds from now, or for as long as the host's leases do by default.
+        """Set the expiry of the lease to `ttl_s` seconds from now; by default to the host's own duration of leases.
 
-        For rollouts that take longer: a lease of a pool expires unless it is renewed. Raises LeaseLost if it has ended.
+        Long rollouts need it: a lease of a pool expires unless it is renewed. Raises LeaseLost if it has ended.
         """
         self._portal.call(lambda: self._inner.renew(ttl_s))
 
     def close(self) -> None:
-        """End the lease, and with it the sandbox and its forks; of a fork, end the fork alone. Idempotent.
+        """End the lease, and with it the sandbox and its forks. The box of a fork ends only the fork. Idempotent.
 
-        Raises SubstrateFailed for a sandbox that does not end.
+        Raises SubstrateFailed if a destruction fails.
         """
         self._portal.call(lambda: self._inner.close())
 
     def destroy(self) -> None:
-        """End the sandbox, and those it was forked into, before its lease ends. Idempotent; raises SubstrateFailed."""
+        """Destroy the sandbox and its forks before the lease ends. Idempotent; raises SubstrateFailed."""
         self._portal.call(lambda: self._inner.destroy())
 
 
 class Stream:
-    """An action under way: iterate over its chunks, then ask `wait` for the observation.
+    """A running action: iterate over its chunks, then call `wait` for the observation.
 
-    Two ways to use it. `for chunk in box.stream(...)` gives the command an empty input and runs it as long as the
-    loop does. `with box.stream(...) as stream` also lets you write input and send signals; the command waits for
-    its input until `end_input`. Either way, leaving early ends the command's whole process tree, and a reader that
-    stops reading makes the command wait.
+    There are two ways to use it. `for chunk in box.stream(...)` runs the command with an empty input until the
+    loop ends. `with box.stream(...) as stream` also lets you write input and send signals; the command's input
+    stays open until `end_input`. In both cases, leaving the block or loop early kills the command's whole process tree,
+    and the command has to wait while its output is not read.
     """
 
     _inner: AsyncStream
@@ -597,11 +601,11 @@ class Stream:
         self._portal = portal
 
     def __iter__(self) -> Iterator[Chunk]:
-        """The chunks as they come; ends when the action has ended. Raises as `Box.run` does."""
+        """The chunks in the order in which they arrive, until the action has ended. Raises as `Box.run` does."""
         return self._portal.iterate(aiter(self._inner))
 
     def write(self, data: bytes) -> None:
-        """Give the command input; returns when there is room for it. Raises InvalidRequest after `end_input`."""
+        """Write to the command's input; waits while its buffer is full. Raises InvalidRequest after `end_input`."""
         self._portal.call(lambda: self._inner.write(data))
 
     def end_input(self) -> None:
@@ -613,11 +617,11 @@ class Stream:
         self._portal.call(lambda: self._inner.signal(number))
 
     def kill(self) -> None:
-        """Kill the whole process tree, also what left its process group. Does nothing once it has ended."""
+        """Kill the whole process tree, also processes outside the process group. Does nothing once it has ended."""
         self._portal.call(lambda: self._inner.kill())
 
     def wait(self) -> Observation:
-        """The observation, when the action has ended. Output that was not read is dropped. Raises as `Box.run` does."""
+        """Wait for the end and return the observation. Unread output is dropped. Raises as `Box.run` does."""
         return self._portal.call(lambda: self._inner.wait())
 
     def __enter__(self) -> Self:

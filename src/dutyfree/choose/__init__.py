@@ -1,1 +1,1 @@
-"""Which substrate should run a rollout: by whose code it is, and by what each substrate was measured to cost."""
+"""Chooses the substrate for a rollout: by the trust in its code, and by the measured cost of each substrate."""

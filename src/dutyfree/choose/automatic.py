@@ -1,4 +1,4 @@
-"""`dutyfree.local("auto", trust=...)`: the cheapest substrate that works here and whose wall is strong enough."""
+"""`dutyfree.local("auto", trust=...)`: the cheapest substrate that works here and isolates strongly enough."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PRIORS: Final = (
     Candidate("microvm", "microvm", Isolation.MICROVM, 0.31, 0.001, memory_bytes=140 * MIB),
     Candidate("vm", "vm", Isolation.VM, 3.0, 0.001, memory_bytes=300 * MIB),
 )
-"""What was measured on one small machine (docs/explanation/engines.md); gVisor's slowdown is a public comparison's. To
-decide by your own numbers: `dutyfree advise RESULTS --json > FILE`, and `advice=FILE` here."""
+"""Measurements from one small machine (docs/explanation/engines.md); gVisor's slowdown is from a public comparison. To
+decide by your own measurements: `dutyfree advise RESULTS --json > FILE`, and `advice=FILE` here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was asked for."""
+    """The options of `dutyfree.local("auto")`, checked."""
 
     trust: Trust
     actions: int
@@ -54,7 +54,7 @@ class Choice:
         advice: str | os.PathLike[str] | None = None,
         accept_emulated: bool = False,
     ) -> Choice:
-        """From the options of `dutyfree.local`. Raises InvalidRequest."""
+        """A choice from the options of `dutyfree.local`. Raises InvalidRequest."""
         try:
             wanted = Trust(trust)
         except ValueError:
@@ -63,15 +63,15 @@ class Choice:
         return cls(wanted, expected_actions, expected_work_s, found, accept_emulated)
 
     def decide(self, left_out: Sequence[str] = ()) -> Decision:
-        """The decision among those that are not left out. Raises Unsupported if none of them will do."""
+        """Decide between the candidates that are not left out. Raises Unsupported if the trust class allows none."""
         found = [each for each in self.candidates if each.name not in left_out]
         return choose(found, self.trust, self.actions, self.work_s, accept_emulated=self.accept_emulated)
 
 
 async def opened(options: dict[str, Any]) -> tuple[GuardedSubstrate, Decision]:
-    """The cheapest that will do, open; those that do not work here are passed over.
+    """Open the cheapest substrate that the trust class allows. Substrates that do not work here are skipped.
 
-    Raises Unsupported when none that works here has the wall, with the reasons as notes.
+    Raises Unsupported if no allowed substrate works here; the reasons are notes of the error.
     """
     try:
         choice = Choice.of(**options)

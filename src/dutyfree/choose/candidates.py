@@ -1,4 +1,4 @@
-"""Candidates as a file: what `dutyfree advise --json` printed, read again by whoever has to choose."""
+"""Reads candidates from a file that `dutyfree advise --json` has printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WALLS: Final = {each.label: each for each in Isolation}
 
 
 def read_candidates(path: Path | str) -> tuple[Candidate, ...]:
-    """The candidates of a study's advice. Raises InvalidRequest, naming the place, for a file that is anything else."""
+    """The candidates in a file of advice. Raises InvalidRequest, which names the place, for any other content."""
     advice = read_json(Path(path), MAX_BYTES)
     if advice.get("kind") != "advice":
         raise InvalidRequest(f"{path} holds no advice", hint=f"dutyfree advise RESULTS --json > {path}")

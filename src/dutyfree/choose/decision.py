@@ -1,13 +1,13 @@
-"""Which substrate is to run a rollout: the cheapest whose wall is strong enough for those who wrote the code.
+"""Which substrate should run a rollout: the cheapest one whose isolation is strong enough for the code.
 
-Pure: candidates with what they were measured to cost go in, a decision that can be checked by hand comes out. For each
-candidate
+Pure: candidates with measured costs go in, a decision that a reader can check by hand comes out. For each candidate
 
     life = acquire + actions x overhead of an action + work x slowdown
     cost = second x life + gib_second x memory x life + failure rate x (all that + lost_rollout)
 
-and the least cost wins, among those whose isolation is at least what the trust class takes. A wall is never traded
-for speed. Cost is a line in the number of actions, so that where two candidates change places is known exactly.
+Of the candidates whose isolation is strong enough for the trust class, the one with the least cost wins. Isolation is
+never traded for speed. The cost is linear in the number of actions, so the number of actions at which two candidates
+cost the same can be computed exactly.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Isolation
 
 MOST_ACTIONS: Final = 10_000
-"""Of a trajectory; the instrument measures none that is longer."""
+"""The most actions of a trajectory. The benchmark measures no longer ones."""
 MOST_CANDIDATES: Final = 64
 TERMS: Final = ("acquire", "actions", "work", "memory", "failure")
-"""Of a cost; they add up to it."""
+"""The terms of a cost; their sum is the total."""
 _GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A substrate, and what it costs here."""
+    """A substrate with its measured costs."""
 
     name: str
     substrate: str
     isolation: Isolation
     acquire_s: float
-    """From the request until the first action can run."""
+    """The time from the request until the first action can run."""
     action_overhead_s: float = 0.0
-    """What the substrate adds to each action's own time."""
+    """The time that the substrate adds to each action."""
     slowdown: float = 1.0
-    """How many times as long the same work takes inside as on the fastest of all."""
+    """The time of the same work inside, divided by its time on the fastest candidate."""
     memory_bytes: int = 0
-    """That one sandbox holds; 0 where nobody knows, and then it counts for nothing."""
+    """The memory of one sandbox. 0 if it was not measured: then memory does not count."""
     failure_rate: float = 0.0
     """The share of rollouts that the infrastructure fails."""
     emulated: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
-    """For the substrate's constructor, as `--option` takes them; the action path is one."""
+    """Options of the substrate's constructor, in the form of `--option`; for example the action path."""
 
     def __post_init__(self) -> None:
         _within(f"{self.name}: acquire_s", self.acquire_s)
@@ -61,14 +61,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What things cost, in any one currency; by default in seconds of a rollout."""
+    """Prices, all in the same unit; by default in seconds of a rollout."""
 
     second: float = 1.0
-    """A second for which a rollout takes its place, and whatever waits for it."""
+    """The price of one second of a rollout, with everything that waits for it."""
     gib_second: float = 0.1
-    """A GiB of memory, held for a second. Clouds that sell both sell a GiB for about a tenth of a core."""
+    """The price of 1 GiB of memory for one second. In clouds, 1 GiB costs about a tenth of a core."""
     lost_rollout: float = 0.0
-    """What is lost with a rollout that fails, beside its time and memory: the model's tokens, for one."""
+    """The price of a failed rollout in addition to its time and memory; for example the model's tokens."""
 
     def __post_init__(self) -> None:
         for name in ("second", "gib_second", "lost_rollout"):
@@ -77,7 +77,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one rollout costs on a candidate. The five terms add up to `total`."""
+    """The cost of one rollout on a candidate. `total` is the sum of the five terms."""
 
     candidate: Candidate
     life_s: float
@@ -88,9 +88,9 @@ class Cost:
     failure: float
     total: float
     fixed: float
-    """The part that is paid once: `fixed + actions x per_action` is `total`, too."""
+    """The part of `total` that does not depend on the number of actions: `total = fixed + actions x per_action`."""
     per_action: float
-    """With the work that comes with an action."""
+    """The cost of one action, with its share of the work."""
 
     def at(self, actions: float) -> float:
         """The cost of a rollout of another length, with as much work for each action."""
@@ -99,7 +99,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A candidate that may not be taken, whatever it would cost."""
+    """A candidate that the trust class does not allow, whatever its cost."""
 
     cost: Cost
     reason: str
@@ -107,7 +107,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where two candidates cost the same: in shorter rollouts `short` is cheaper, in longer ones `long`."""
+    """The number of actions at which two candidates cost the same. `short` is cheaper below, `long` above."""
 
     actions: float
     short: str
@@ -116,17 +116,17 @@ class Crossover:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """From `first` to `last` actions, both included, this candidate is the cheapest."""
+    """The range of actions, from `first` to `last` inclusive, in which a candidate is the cheapest."""
 
     name: str
     first: int
     last: int | None
-    """None: as far as one looks, which is `MOST_ACTIONS`."""
+    """None: up to `MOST_ACTIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who was chosen, and all that it takes to check it."""
+    """The chosen candidate, and all numbers that a reader needs to check the choice."""
 
     trust: Trust
     actions: int
@@ -136,14 +136,14 @@ class Decision:
     """Cheapest first; never empty."""
     excluded: tuple[Excluded, ...]
     crossovers: tuple[Crossover, ...]
-    """Of any two that are eligible, shortest first; each action has as much work as in the question."""
+    """The crossovers of all pairs of eligible candidates, fewest actions first. The work of each action is constant."""
     reigns: tuple[Reign, ...]
-    """Who is cheapest at which length, shortest first."""
+    """The cheapest candidate for each number of actions, fewest actions first."""
     why: str
 
     @property
     def chosen(self) -> Candidate:
-        """The cheapest that is eligible."""
+        """The cheapest eligible candidate."""
         return self.eligible[0].candidate
 
 
@@ -156,13 +156,14 @@ def choose(
     *,
     accept_emulated: bool = False,
 ) -> Decision:
-    """The cheapest candidate that `trust` allows, for a rollout of so many actions and so much work.
+    """Choose the cheapest candidate that `trust` allows, for a rollout with these actions and this work.
 
-    Work is what commands take on the fastest of all. Of two that cost the same, the stronger wall wins, then the one
-    that was named first. An emulated processor's wall counts for no more than a container's unless `accept_emulated`
-    says so: makers of emulators (QEMU's TCG) do not promise that code which attacks stays inside.
+    The work is the time that the commands take on the fastest candidate. If two candidates cost the same, the one with
+    the stronger isolation wins, then the first one. A virtual machine on an emulated processor counts no more than a
+    container unless `accept_emulated` is set: the developers of emulators (QEMU's TCG) do not promise that hostile code
+    cannot break out.
 
-    Raises InvalidRequest for numbers or names that cannot be, and Unsupported if no candidate is allowed.
+    Raises InvalidRequest for invalid numbers or names, and Unsupported if no candidate is allowed.
     """
     weights = weights if weights is not None else Weights()
     _check(candidates, expected_actions, expected_work_s)
@@ -171,7 +172,7 @@ def choose(
     eligible = [cost for cost in costs if not refused[cost.candidate.name]]
     excluded = tuple(Excluded(cost, why) for cost in costs if (why := refused[cost.candidate.name]))
     if not eligible:
-        raise _nobody(trust, excluded)
+        raise _none_allowed(trust, excluded)
     eligible.sort(key=lambda cost: (cost.total, -cost.candidate.isolation))
     crossovers = tuple(_crossovers(eligible))
     return Decision(
@@ -188,13 +189,14 @@ def choose(
 
 
 def cost_of(candidate: Candidate, actions: int, work_s: float, weights: Weights) -> Cost:
-    """What a rollout of so many actions, at least one, and so much work costs on a candidate, term by term."""
+    """The cost of a rollout on a candidate, term by term. `actions` is at least 1."""
     gib, failing = candidate.memory_bytes / _GIB, candidate.failure_rate
     overhead_s, slow_work_s = actions * candidate.action_overhead_s, work_s * candidate.slowdown
     life_s = candidate.acquire_s + overhead_s + slow_work_s
     paid = weights.second * life_s + weights.gib_second * gib * life_s
     failure = failing * (paid + weights.lost_rollout)
-    of_a_second = (weights.second + weights.gib_second * gib) * (1 + failing)
+    # A failed rollout is repeated: each second is paid once more with the probability of a failure.
+    price_of_second = (weights.second + weights.gib_second * gib) * (1 + failing)
     return Cost(
         candidate,
         life_s,
@@ -204,13 +206,13 @@ def cost_of(candidate: Candidate, actions: int, work_s: float, weights: Weights)
         memory=weights.gib_second * gib * life_s,
         failure=failure,
         total=paid + failure,
-        fixed=of_a_second * candidate.acquire_s + failing * weights.lost_rollout,
-        per_action=of_a_second * (overhead_s + slow_work_s) / actions,
+        fixed=price_of_second * candidate.acquire_s + failing * weights.lost_rollout,
+        per_action=price_of_second * (overhead_s + slow_work_s) / actions,
     )
 
 
 def _refusal(candidate: Candidate, trust: Trust, accept_emulated: bool) -> str:
-    """Why this candidate may not be taken; empty if it may."""
+    """Why the trust class does not allow this candidate; empty if it does."""
     least = trust.least_isolation
     if candidate.isolation < least:
         return f"its wall is {candidate.isolation.label}; {trust} takes {least.label} or stronger"
@@ -219,11 +221,11 @@ def _refusal(candidate: Candidate, trust: Trust, accept_emulated: bool) -> str:
     return ""
 
 
-def _nobody(trust: Trust, excluded: Sequence[Excluded]) -> Unsupported:
-    told = "; ".join(f"{each.cost.candidate.name}: {each.reason}" for each in excluded)
+def _none_allowed(trust: Trust, excluded: Sequence[Excluded]) -> Unsupported:
+    reasons = "; ".join(f"{each.cost.candidate.name}: {each.reason}" for each in excluded)
     return Unsupported(
-        f"nothing here is a wall for the trust class {str(trust)!r} ({told})",
-        hint="gvisor is one for `untrusted`, a microvm or vm on a machine with KVM for `hostile`",
+        f"no substrate here isolates strongly enough for the trust class {str(trust)!r} ({reasons})",
+        hint="use gvisor for `untrusted`, a microvm or vm on a machine with KVM for `hostile`",
     )
 
 
@@ -279,5 +281,5 @@ def _check(candidates: Sequence[Candidate], actions: int, work_s: float) -> None
 
 
 def _within(name: str, value: float, most: float = 1e18) -> None:
-    if not 0 <= value <= most:  # what is not a number is not within anything either
+    if not 0 <= value <= most:  # also refuses NaN
         raise InvalidRequest(f"{name} is {value!r:.40}; it must lie between 0 and {most:g}")

@@ -1,4 +1,4 @@
-"""Trust classes: whose code a sandbox is for, and how strong a wall that takes."""
+"""Trust classes: who wrote the code that a sandbox runs, and how strongly it must be isolated."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dutyfree.model import Isolation
 
 
 class Trust(StrEnum):
-    """Who wrote the code, and whose secrets are on the machine; the most trusted first.
+    """Who wrote the code, and who owns the secrets on the machine; the most trusted class first.
 
-    Compare by `least_isolation`: strings are ordered by their letters.
+    Compare classes by `least_isolation`: the classes themselves are strings, which compare alphabetically.
     """
 
     TRUSTED = "trusted"
-    """You would run it in your own shell: yours, or read by somebody whom you believe."""
+    """Code that you would run in your own shell: you wrote it, or a person whom you trust has read it."""
     MODEL = "model"
-    """A model wrote it for a task that you chose, and the secrets on the machine are your own. It may be wrong and
-    greedy, and look where it should not; an attack on the kernel is not expected of it."""
+    """A model wrote the code for a task that you chose, and the secrets on the machine are your own. The code may be
+    wrong, use too many resources and read files that it should not; it is not expected to attack the kernel."""
     UNTRUSTED = "untrusted"
-    """Strangers had a hand in it (packages, repositories that nobody has read), or a model is rewarded for whatever
-    works, ways out included. It must not speak to the host's own kernel."""
+    """Strangers wrote parts of the code (packages and repositories without review), or a model gets a reward for
+    anything that works, an escape included. The code must not call the host's kernel."""
     HOSTILE = "hostile"
-    """It is there to attack, or the secrets on the machine belong to several owners. It gets a kernel of its own,
-    behind a wall of the processor's."""
+    """The code is expected to attack, or the secrets on the machine belong to several owners. The code gets its own
+    kernel, which the processor's virtualization isolates."""
 
     @property
     def least_isolation(self) -> Isolation:
-        """The weakest wall that will do."""
+        """The weakest isolation that this class allows."""
         return _LEAST[self]
 
     @property
     def words(self) -> str:
-        """Who this is, in a few words."""
+        """A short description of the class."""
         return _WORDS[self]
 
 
@@ -46,6 +46,6 @@ _LEAST: Final = {
 _WORDS: Final = {
     Trust.TRUSTED: "code that you would run in your own shell",
     Trust.MODEL: "code that a model writes for tasks that you chose; the secrets on the machine are yours",
-    Trust.UNTRUSTED: "code in which strangers had a hand, or a model that is rewarded for whatever works",
+    Trust.UNTRUSTED: "code that strangers wrote in part, or a model that gets a reward for anything that works",
     Trust.HOSTILE: "code that is expected to attack, or a machine with the secrets of several owners",
 }

@@ -1,4 +1,4 @@
-"""What users hold in their hands: a host gives out leases, a lease gives a box, a box runs things."""
+"""The user's side: a host gives out leases, a lease gives a box, and a box runs commands."""
 
 from dutyfree.client.box import Box
 from dutyfree.client.local import LocalHost, local

@@ -1,4 +1,4 @@
-"""A leased sandbox, as its user sees it."""
+"""Boxes: the user's handle on a leased sandbox."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 
 
 class LeaseKeeper(Protocol):
-    """What a box needs of the host that gave it out; `pool.Pool` is one."""
+    """The part of a host that its boxes need; `pool.Pool` implements it."""
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> Lease:
-        """Let the lease last for `ttl_s` from now. Raises LeaseLost if it has ended."""
+        """Set the expiry of the lease to `ttl_s` from now. Raises LeaseLost if it has ended."""
 
     async def release(self, grant: Grant) -> None:
         """End the lease. Idempotent."""
 
     async def reserve_forks(self, grant: Grant, count: int) -> None:
-        """Count forks against the host's limits before they are made. Raises CapacityError."""
+        """Reserve places for forks within the host's limits. Raises CapacityError."""
 
     def forks_ended(self, grant: Grant, count: int) -> None:
-        """Free the places of forks that are gone, or were never made."""
+        """Free the places of forks that have ended or could not be made."""
 
 
 class Box:
     """One sandbox, yours until the lease ends. Any number of calls may be in progress at the same time.
 
-    Every method raises InvalidRequest for a call that makes no sense, LeaseLost once the lease has ended, SandboxGone
-    once the sandbox is dead, and a subclass of InfraFailed when the machinery failed; a command that fails gives an
-    observation.
+    Every method raises InvalidRequest for invalid arguments, LeaseLost once the lease has ended, SandboxGone once the
+    sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that fails is no error: its
+    exit code is part of the observation.
     """
 
     def __init__(self, grant: Grant, keeper: LeaseKeeper) -> None:
@@ -78,12 +78,12 @@ class Box:
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
-        """What the lease asked for and this machine cannot enforce: empty when everything holds."""
+        """The limits of the lease that this machine cannot enforce; empty if it enforces all of them."""
         return self._sandbox.unenforced
 
     @property
     def alive(self) -> bool:
-        """Whether another action can be tried."""
+        """Whether the lease and the sandbox have not ended."""
         return not self._fence.gone and self._sandbox.alive
 
     async def run(
@@ -96,7 +96,7 @@ class Box:
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Observation:
-        """Run a shell line (str) or an argv (list) to its end and return what was seen.
+        """Run a shell line (str) or an argv (list) to its end and return the observation.
 
         A timeout kills the whole process tree and sets `timed_out`; output past the limit is dropped and sets
         `truncated`. `env` is added to the sandbox's environment. Cancelling ends the command, not the sandbox.
@@ -115,7 +115,7 @@ class Box:
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Stream:
-        """Run a command whose output is read, and input written, while it runs; arguments as in `run`."""
+        """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
         action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes)
         self._fence.check()
         return Stream(GuardedStream(self._sandbox.stream(action), self._fence))
@@ -124,7 +124,7 @@ class Box:
     async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> AsyncIterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
-        Raises Unsupported where the substrate has no sessions.
+        Raises Unsupported if the substrate has no sessions.
         """
         async with self._fence:
             inner = await self._sandbox.session(cwd=cwd, env=self._env.under(env or {}))
@@ -141,7 +141,7 @@ class Box:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Terminal]:
-        """A command on a pseudo-terminal for the length of the block. Raises Unsupported where there are none."""
+        """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
         bound = self._env.under(env or {})
         async with self._fence:
             inner = await self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=bound)
@@ -149,10 +149,10 @@ class Box:
             yield terminal
 
     async def reset(self) -> None:
-        """Put the sandbox back to how the lease gave it out: nothing of what happened in it since is left.
+        """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
 
-        Calls that are in progress raise SandboxReset, sessions of before have ended. A reset that fails destroys the
-        sandbox. Raises Unsupported where the substrate cannot.
+        Calls in progress raise SandboxReset, and open sessions end. A reset that fails destroys the sandbox. Raises
+        Unsupported if the substrate has no reset.
         """
         async with self._fence:
             await self._sandbox.reset()
@@ -160,24 +160,25 @@ class Box:
                 if self._restore is not None:
                     await self._restore(self._sandbox)
                 await bind(self._sandbox, self._binding, self._grant.capabilities)
-            except BaseException:  # half of what was leased is no sandbox to go on with
+            except BaseException:  # a sandbox without some of its stages or files must not be used
                 await self._sandbox.destroy()
                 raise
 
     async def snapshot(self) -> Snapshot:
-        """Freeze the files as they are now; the sandbox goes on. `host.lease(snapshot.image)` starts from them.
+        """Take a snapshot of the files; the sandbox goes on. `host.lease(snapshot.image)` starts from the snapshot.
 
-        Processes are not part of it. Raises Unsupported where the substrate cannot, and CapacityError.
+        Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
         async with self._fence:
             self._check_sealed()
             return await self._sandbox.snapshot()
 
     async def fork(self, count: int) -> list[Box]:
-        """`count` further sandboxes with the files as they are now, without the processes.
+        """Make `count` further sandboxes with the present files of this one, without its processes.
 
-        They live until this sandbox's lease ends, unless they are destroyed before. All of them are made or none; in a
-        pool they count against its limits. Raises Unsupported where the substrate cannot, and CapacityError.
+        They live until this sandbox's lease ends, unless they are destroyed before. Either all of them are made or
+        none. In a pool they count against its limits. Raises Unsupported if the substrate has no forks, and
+        CapacityError.
         """
         async with self._fence:
             self._check_sealed()
@@ -194,16 +195,16 @@ class Box:
         return boxes
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        """Let the lease last for `ttl_s` seconds from now, or for as long as the host's leases do by default.
+        """Set the expiry of the lease to `ttl_s` seconds from now; by default to the host's own duration of leases.
 
-        For rollouts that take longer: a lease of a pool expires unless it is renewed. Raises LeaseLost if it has ended.
+        Long rollouts need it: a lease of a pool expires unless it is renewed. Raises LeaseLost if it has ended.
         """
         self._keeper.renew(self._grant, ttl_s)
 
     async def close(self) -> None:
-        """End the lease, and with it the sandbox and its forks; of a fork, end the fork alone. Idempotent.
+        """End the lease, and with it the sandbox and its forks. The box of a fork ends only the fork. Idempotent.
 
-        Raises SubstrateFailed for a sandbox that does not end.
+        Raises SubstrateFailed if a destruction fails.
         """
         if self._is_fork:
             await self.destroy()
@@ -211,7 +212,7 @@ class Box:
             await self._keeper.release(self._grant)
 
     async def destroy(self) -> None:
-        """End the sandbox, and those it was forked into, before its lease ends. Idempotent; raises SubstrateFailed."""
+        """Destroy the sandbox and its forks before the lease ends. Idempotent; raises SubstrateFailed."""
         if self._fence.gone:
             return  # the lease has ended, and another tenant may have the sandbox
         forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
@@ -244,7 +245,7 @@ class Box:
         )
 
     async def _bind_forks(self, forks: list[Sandbox]) -> None:
-        """Write secret files into forks: they are in memory, which a fork does not take along."""
+        """Write the secret files into forks: they are in memory, which a fork does not copy."""
         binding = self._binding.of_forks()
         if not binding.secret_files:
             return
@@ -266,4 +267,4 @@ class Box:
     def _check_sealed(self) -> None:
         if self._grant.sealed:
             hint = "take it before the lease, or bind no secrets"
-            raise Unsupported("a snapshot here holds the sandbox's memory, and with it the lease's secrets", hint=hint)
+            raise Unsupported("a snapshot here would contain the sandbox's memory and the lease's secrets", hint=hint)

@@ -1,4 +1,4 @@
-"""Many sandboxes for one purpose: the group of rollouts of one prompt, and one rollout for each of many tasks."""
+"""Many sandboxes at once: groups for the rollouts of one prompt, and one rollout for each of many tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Each = TypeVar("Each")
 
 
 class Group(Sequence[Each]):
-    """The boxes that could be had, and why the others could not."""
+    """The leased boxes of a group, and the errors (`failures`) of those that could not be leased."""
 
     def __init__(self, boxes: Sequence[Each], failures: Sequence[DutyfreeError]) -> None:
         self._boxes = tuple(boxes)
@@ -66,7 +66,7 @@ async def group(
                 await asyncio.gather(*(prepare(box) for box in found))
         if len(found) < least:
             error = found.failures[0]
-            error.add_note(f"{len(found)} of {count} sandboxes could be had, and {least} were wanted at least")
+            error.add_note(f"only {len(found)} of {count} sandboxes could be leased; at least {least} were required")
             raise error
         yield found
 
@@ -83,12 +83,13 @@ async def _leased(lease: Lease, count: int, held: AsyncExitStack) -> Group[Box]:
 
 @dataclass(frozen=True, slots=True)
 class Rollout(Generic[Task, Value]):
-    """What became of one task: a value, or the error that kept it from one. An error is never a value."""
+    """The result of one task: a value, or an error. A failure of the infrastructure never counts as a value."""
 
     task: Task
     value: Value | None
     error: DutyfreeError | None
     tries: int
+    """The number of sandboxes in which it was tried."""
 
     @property
     def done(self) -> bool:
@@ -125,7 +126,7 @@ async def roll_out(
             started = [running.create_task(one(task)) for task in todo]
     except BaseExceptionGroup as errors:
         first = errors.exceptions[0]
-        raise first from first.__cause__  # as it was raised
+        raise first from first.__cause__  # the caller gets the exception itself, not a group
     return [each.result() for each in started]
 
 
@@ -142,7 +143,7 @@ async def _tried(
             async with lease(task) as box:
                 return Rollout(task, await work(box, task), None, tries)
         except DutyfreeError as error:
-            # A new try has a new sandbox: nothing of the one before is left, and whatever it gave is not used.
+            # Each try has a new sandbox, so that nothing from a failed try can influence the next one.
             if tries > retries or not error.retryable:
                 return Rollout(task, None, error, tries)
             failure = error

@@ -1,4 +1,4 @@
-"""The Host protocol: whatever gives out leases is a Host, be it this process, a server or a fleet."""
+"""The Host interface: this process, a server or a fleet can be a host, which gives out leases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LeaseOptions(TypedDict, total=False):
 
 
 class Host(ABC):
-    """Gives out leases on sandboxes while its `async with` block lasts; at its end every lease of it ends."""
+    """Gives out leases on sandboxes while its `async with` block lasts. All its leases end with the block."""
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -57,12 +57,12 @@ class Host(ABC):
     @property
     @abstractmethod
     def isolation(self) -> Isolation:
-        """The wall that its sandboxes have."""
+        """The isolation of its sandboxes."""
 
     @property
     @abstractmethod
     def capabilities(self) -> frozenset[Capability]:
-        """What its sandboxes can do here and now."""
+        """The capabilities of its sandboxes on this machine."""
 
     @abstractmethod
     async def build(
@@ -73,12 +73,12 @@ class Host(ABC):
         on_progress: Progress | None = None,
         rebuild: bool = False,
     ) -> Image:
-        """The image of a recipe, under `name` if there is one; `lease(name)` then finds it.
+        """Build the image of a recipe. With a `name`, it is stored under it, and `lease(name)` finds it.
 
-        What was built before is found again; with `rebuild`, all of it is built anew.
+        Stages that were built before are used again; with `rebuild`, all stages are built anew.
 
-        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for inputs that are
-        not there, Unsupported where the substrate has no images, and otherwise as `lease` does.
+        Raises BuildFailed (with the end of the log) when a line of the recipe fails, InvalidRequest for missing inputs,
+        Unsupported if the substrate has no images, and otherwise as `lease` does.
         """
 
     @abstractmethod
@@ -99,26 +99,27 @@ class Host(ABC):
         timeout_s: float | None = None,
         ttl_s: float | None = None,
     ) -> Box:
-        """A lease on a sandbox, until `box.close()`, `release(box.lease.id)`, its expiry or the host's end.
+        """Lease a sandbox until `box.close()`, `release(box.lease.id)`, the expiry of the lease or the host's end.
 
-        `image` is what the sandbox starts from: a recipe (built if need be), an image, or the name of one in the store;
-        without it, the host's own root. `isolation` is the weakest wall that will do; "auto" takes what the substrate
-        gives.
+        The sandbox starts from `image`: a recipe (which is built if necessary), an image, or the name of one in the
+        store; by default from the host's own root. `isolation` is the weakest isolation that is allowed; "auto" allows
+        that of the substrate.
 
-        `env` and `secrets` are added to the environment of each command; secrets are shown nowhere. `files` (content by
-        absolute path) and `secret_files` (below /dev/shm) are written before the box is given out. `owner` names the
-        party among which the host shares its places fairly. The same `key` of the same owner gives the same lease, so
-        that a call whose answer was lost can be repeated. `timeout_s` bounds the wait for a sandbox. The lease expires
-        after `ttl_s` unless it is renewed; by default the pool's options say when, and without a pool it does not.
+        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. The host shares
+        its places fairly between owners; `owner` names the one of this lease. A repeated call with the same `owner` and
+        `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s` bounds the wait for a
+        sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the pool's options,
+        and without a pool never.
 
-        Raises InvalidRequest for a value that does not exist, Unsupported for a wall that this substrate lacks,
+        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required,
         CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a recipe that
-        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when creation went wrong.
+        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
         """
 
     @abstractmethod
     async def get(self, lease_id: str) -> Box:
-        """The box of a lease once more. Raises LeaseLost if the lease has ended or is not known."""
+        """The box of an existing lease. Raises LeaseLost if the lease has ended or is not known."""
 
     @abstractmethod
     def leases(self) -> list[Lease]:
@@ -126,7 +127,7 @@ class Host(ABC):
 
     @abstractmethod
     async def release(self, lease_id: str) -> None:
-        """End a lease. Does nothing if it has ended; raises LeaseLost if it was never known."""
+        """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
 
     @asynccontextmanager
     async def lease(
@@ -178,11 +179,11 @@ class Host(ABC):
         at_least: int | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> AbstractAsyncContextManager[Group[Box]]:
-        """`n` sandboxes alike for the length of the block, as the rollouts of one prompt need them.
+        """`n` equal sandboxes for the length of the block, for the rollouts of one prompt.
 
-        `prepare` is done once, in one of them, from which the others are then forked; where sandboxes cannot be forked,
-        in each. `lease` is what `lease` takes. If some cannot be had, `failures` of the group says why; fewer than
-        `at_least` (all, unless it is given) raise as `lease` does.
+        `prepare` runs once, in one sandbox, and the others are forked from it. If the substrate has no forks, it runs
+        in each. The other arguments are those of `lease`. The group's `failures` has the errors of sandboxes that could
+        not be leased; with fewer than `at_least` sandboxes (by default `n`), this raises as `lease` does.
         """
 
     async def map(
@@ -196,11 +197,11 @@ class Host(ABC):
         on_progress: Callable[[int, int], Any] | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> list[Rollout[Task, Value]]:
-        """`work(box, task)` for each task, in a sandbox of its own, `concurrency` at a time; results in task order.
+        """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
 
-        `image` is what sandboxes start from, or a function that gives it for each task. A rollout that the machinery
-        failed, or for which there was no room, is begun anew in a new sandbox up to `retries` times; in the end it has
-        an error, not a value. An exception of `work` itself that is not Dutyfree's ends everything and is raised.
+        Sandboxes start from `image`, which may be a function of the task. If the infrastructure fails a rollout, or has
+        no room for it, it begins again in a new sandbox, up to `retries` times; if all tries fail, its result has an
+        error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
         """
         from dutyfree.client import groups
 
@@ -216,6 +217,6 @@ class Host(ABC):
 
 
 def check_shared(lease: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for a key: it stands for one lease, not for one of several."""
+    """Raise InvalidRequest for a key: it identifies a single lease, and groups and maps make several."""
     if lease.get("key") is not None:
-        raise InvalidRequest("a key stands for one lease", hint="use it with `lease`")
+        raise InvalidRequest("a key identifies a single lease", hint="use it with `lease`")

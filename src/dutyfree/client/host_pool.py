@@ -1,4 +1,4 @@
-"""The pool of a host: what its users can say to it and ask of it."""
+"""The user's interface to the pool of a host: prepare images, announce demand, read the status."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from dutyfree.pool.grants import Grant
 from dutyfree.pool.status import PoolStatus
 
 DEFAULT_LASTING_S = 3600.0
+"""How long an announcement lasts by default."""
 MAX_NAMES = 4096
+"""The most names of announcements that are kept."""
 MAX_BUILD_S = 24 * 3600.0
-"""How long the builds of what is prepared or announced may take, each."""
+"""The longest build of one prepared or announced recipe."""
 
 
 class HostPool:
-    """The pool of a host, as its users see it."""
+    """The user's interface to the pool of a host."""
 
     def __init__(self, leasing: Leasing) -> None:
         self._leasing = leasing
         self._pool = leasing.pool
         self._calls = 0
         self._announced: dict[str, list[str]] = {}
-        """The ids of what was announced last under each name."""
+        """The ids of the latest announcements under each name."""
 
     async def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
-        """Find the way to each of these and build its layers: the first lease would wait for it otherwise.
+        """Build the layers of each recipe now, so that its first lease need not wait for the build.
 
         Raises as `Host.build` does.
         """
@@ -45,10 +47,11 @@ class HostPool:
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
     ) -> None:
-        """This many leases on each of these are going to be asked for, `in_s` seconds from now: have them ready.
+        """Announce the number of leases for each recipe or image, `in_s` seconds from now, so that the pool prepares.
 
-        Entries are made ready in their order. The same `name` again replaces what was announced under it; what was not
-        asked for within `lasting_s` lapses. Recipes are built before this returns; raises as `Host.build` does.
+        The pool prepares the entries in their order. A new announcement replaces an earlier one with the same `name`.
+        Leases that are not requested within `lasting_s` lapse. Recipes are built before this returns. Raises as
+        `Host.build` does.
         """
         spec = SandboxSpec(resources=resources if resources is not None else Resources())
         wanted = [await self._leasing.find(what, spec, MAX_BUILD_S) for what, _ in demand]
@@ -61,16 +64,16 @@ class HostPool:
         self._pool.announce(announced, withdrawn=self._announced.pop(name, ()))
         self._announced[name] = [each.id for each, _ in announced]
         if len(self._announced) > MAX_NAMES:
-            del self._announced[next(iter(self._announced))]  # names that old have lapsed or were met
+            del self._announced[next(iter(self._announced))]  # the oldest: it has most likely lapsed or arrived
 
     def status(self) -> PoolStatus:
-        """What there is, and what has happened so far; `dutyfree pool status` shows the same from outside."""
+        """The sandboxes, requests and counters of the pool; `dutyfree pool status` shows the same."""
         return self._pool.status()
 
     def expected(self) -> int:
-        """How many announced leases have not been asked for yet."""
+        """The number of announced leases that have not been requested yet."""
         return sum(count for _, count, _ in self._pool.core.demand.announced(time.monotonic()))
 
     def on_end(self, listener: Callable[[Grant], None] | None) -> None:
-        """Call `listener` with each lease that ends, and its spans: `measure.live` keeps them."""
+        """Call `listener` with the grant and the spans of each lease that ends; `measure.live` records them."""
         self._pool.on_end = listener

@@ -22,9 +22,9 @@ from dutyfree.threads import in_thread
 
 
 class Leasing:
-    """The lease path of a host: its pool, the way to images, the costs file and the status file.
+    """Everything that a host needs to lease sandboxes: its pool, the goals of images, the costs and status files.
 
-    Every host has one. A host without warm sandboxes has one with `pool.options.WITHOUT_A_POOL`.
+    Every host has one. A host without warm sandboxes uses the options `pool.options.WITHOUT_A_POOL`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Leasing:
             warnings.warn(f"earlier measurements are lost: {damage}", stacklevel=2)
         self.pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
         self._status_file: StatusFile | None = None
-        self._shows: asyncio.Task[None] | None = None
+        self._status_writer: asyncio.Task[None] | None = None
         self._shown = shown
 
     async def open(self) -> None:
@@ -57,26 +57,27 @@ class Leasing:
             self._status_file = await in_thread(StatusFile)
         await self.pool.open()
         if self._status_file is not None:
-            self._shows = asyncio.create_task(self._show(self._status_file))
+            self._status_writer = asyncio.create_task(self._write_status(self._status_file))
 
     async def close(self) -> None:
         """End every lease and every sandbox. Raises SubstrateFailed."""
-        if self._shows is not None:
-            self._shows.cancel()
-            await asyncio.wait({self._shows})
+        if self._status_writer is not None:
+            self._status_writer.cancel()
+            await asyncio.wait({self._status_writer})
         await self._ladders.close()
         try:
             await self.pool.close()
         finally:
             await self._stager.close()
-            await self._keep_costs()
+            await self._save_costs()
             if self._status_file is not None:
                 await in_thread(self._status_file.close)
 
     async def find(self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float) -> Wanted:
-        """The way to sandboxes with this in them; recipes are built if need be.
+        """The goal of sandboxes for a recipe or image. A recipe is built if necessary.
 
-        A pool remembers the way, so that a warm lease need not find it again. Raises CapacityError after `timeout_s`.
+        A host with a pool caches the goals of recipes, because computing one takes longer than leasing a warm sandbox.
+        Raises CapacityError after `timeout_s`.
         """
         if isinstance(what, Image):
             return self._ladders.of_image(what, spec)
@@ -89,17 +90,17 @@ class Leasing:
             hint = "the build goes on; try again later" if self._remembers_recipes else "give it more time: timeout_s="
             raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
 
-    async def _show(self, status_file: StatusFile) -> None:
+    async def _write_status(self, status_file: StatusFile) -> None:
         while True:
             with suppress(OSError):  # a full disk must not stop the pool
                 await in_thread(status_file.write, self.pool.status())
             await asyncio.sleep(EVERY_S)
 
-    async def _keep_costs(self) -> None:
+    async def _save_costs(self) -> None:
         if self._costs_file is not None:
             try:
                 await in_thread(save_costs, self._costs_file, self._costs)
             except OSError as error:
                 raise SubstrateFailed(
-                    f"cannot keep the costs in {str(self._costs_file)!r}: {error.strerror}"
+                    f"cannot write the costs to {str(self._costs_file)!r}: {error.strerror}"
                 ) from error

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", Network, Writes)
 DEFAULT_RESOURCES = Resources()
 HOST_ROOT = Image()
-"""What a lease without an image starts from. One object: ladders are found again by the image's identity."""
+"""The image of a lease without one. It is a single object, because the ladder cache uses the identity of images."""
 
 
 @overload
@@ -114,19 +114,20 @@ def local(
 ) -> LocalHost:
     """A host for sandboxes on this machine, to be used in `async with`.
 
-    `substrate` is a name that the registry knows, with `options` for its constructor, or a substrate of your own.
-    "auto" takes the cheapest that works here and whose wall is strong enough for `trust` ("trusted", "model",
-    "untrusted", "hostile"), `expected_actions` and `expected_work_s`, by `advice` of your measurements or ours. With
-    a `pool`, sandboxes are kept warm and used again. `on_span` is called with every span of every lease as it ends.
+    `substrate` is a registered name, with `options` for its constructor, or your own substrate object. "auto" chooses
+    the cheapest substrate that works here and isolates strongly enough for `trust` ("trusted", "model", "untrusted",
+    "hostile"). It computes the cost from `expected_actions` and `expected_work_s`, by the measurements in the file
+    `advice` or by built-in ones. With a `pool`, sandboxes are kept warm and used again. `on_span` is called with every
+    span of every lease when the span ends.
     """
     return LocalHost(substrate, pool=pool, on_span=on_span, **options)
 
 
 class LocalHost(Host):
-    """Gives out leases while its `async with` block lasts; at its end every sandbox is destroyed.
+    """Gives out leases while its `async with` block lasts. At its end it destroys every sandbox.
 
-    Entering raises InvalidRequest for a substrate that is not registered, and SubstrateUnavailable, with a hint, where
-    the substrate cannot work on this machine.
+    Entering raises InvalidRequest for a substrate that is not registered, and SubstrateUnavailable, with a hint, if the
+    substrate does not work on this machine.
     """
 
     def __init__(
@@ -149,7 +150,8 @@ class LocalHost(Host):
         self._leasing: Leasing | None = None
         self._pool: HostPool | None = None
         self._group_lock = asyncio.Lock()
-        """Groups get their sandboxes one after the other: two that each have a part would wait for each other."""
+        """Groups lease their sandboxes one group after the other. Two groups that each hold some of the pool's last
+        sandboxes would wait for each other for ever."""
 
     async def __aenter__(self) -> Self:
         if self._substrate is not None:
@@ -179,7 +181,7 @@ class LocalHost(Host):
         try:
             await guarded.open()
         except BaseException:
-            # Also an open that was cancelled half-way must leave nothing.
+            # An open that was cancelled may have started processes or created directories: close removes them.
             await guarded.close()
             raise
         return guarded
@@ -222,7 +224,7 @@ class LocalHost(Host):
 
     @property
     def why(self) -> str:
-        """Why this substrate, in a sentence, on a host that chose it by itself (`"auto"`); otherwise empty."""
+        """One sentence that explains the choice of the substrate by `"auto"`; empty if the caller chose it."""
         return self._decision.why if self._decision is not None else ""
 
     @property
@@ -235,7 +237,7 @@ class LocalHost(Host):
 
     @property
     def has_default_image(self) -> bool:
-        """Whether a lease without an image has something to start from."""
+        """Whether the substrate has an image for leases that name none."""
         return self._opened().has_default_image
 
     async def build(
@@ -264,7 +266,7 @@ class LocalHost(Host):
 
     @asynccontextmanager
     async def _building(self) -> AsyncIterator[Substrate]:
-        """The substrate that runs the lines of recipes: this one, or the one that it leaves builds to."""
+        """The substrate that builds recipes: this one, or the one that it names in `builds_with`."""
         from dutyfree.substrates import registry
         from dutyfree.substrates.guarded import GuardedSubstrate
 
@@ -277,7 +279,7 @@ class LocalHost(Host):
 
     @property
     def store(self) -> Store:
-        """Where images are kept. Raises Unsupported where the substrate has none."""
+        """The store of images. Raises Unsupported if the substrate has no images."""
         substrate = self._opened()
         store = substrate.store
         if Capability.IMAGES not in substrate.capabilities or store is None:
@@ -383,7 +385,7 @@ def _choice(kind: type[Choice], value: str, name: str) -> Choice:
 
 
 def _check_isolation(wanted: Isolation | str, substrate: Substrate) -> None:
-    """Raise unless the substrate's wall is at least as strong as the one that is wanted."""
+    """Raise Unsupported if the substrate isolates less than required, InvalidRequest for an unknown isolation."""
     if wanted == "auto":
         return
     labels = {each.label: each for each in Isolation}

@@ -1,4 +1,4 @@
-"""The bridge under `dutyfree.sync`: an event loop in a thread of its own, and the way into it from other threads."""
+"""The bridge under `dutyfree.sync`: an event loop in its own thread, and calls into it from other threads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _END = object()
 class Portal:
     """Runs coroutines on one background thread. Safe to use from any number of threads, except its own.
 
-    An interrupted caller (KeyboardInterrupt) cancels its call, waits until it has ended inside the sandbox, and only
-    then lets the interrupt go on.
+    An interrupted caller (KeyboardInterrupt) cancels its call, waits until the call has ended inside the sandbox, and
+    only then raises the interrupt.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Portal:
         self._pid = 0
 
     def open(self, start: Callable[[], Awaitable[object]]) -> None:
-        """Start the thread and run `start` on it; the thread ends again if that raises."""
+        """Start the thread and run `start` on it. If `start` raises, the thread ends."""
         if self._thread is not None:
             raise InvalidRequest("this host is open already")
         started = threading.Event()
         self._pid = os.getpid()
-        # A daemon: an interpreter that exits with the host still open must not wait for it.
+        # A daemon thread: the interpreter must be able to exit while the host is still open.
         self._thread = threading.Thread(target=self._serve, args=(started,), name="dutyfree", daemon=True)
         self._thread.start()
         started.wait()
@@ -57,7 +57,7 @@ class Portal:
             self._stop()
 
     def call(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Run `start` on the thread and return or raise what it does."""
+        """Run `start` on the thread, and return its result or raise its exception."""
         loop = self._usable_loop()
         done: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
@@ -67,7 +67,7 @@ class Portal:
 
         def settle(task: asyncio.Task[T]) -> None:
             if task.cancelled():
-                done.set_exception(SandboxGone("the host was closed while this call was under way"))
+                done.set_exception(SandboxGone("the host was closed while this call was in progress"))
             elif error := task.exception():
                 done.set_exception(error)
             else:
@@ -108,11 +108,11 @@ class Portal:
         try:
             yield value
         finally:
-            # The block's own exception stays on this thread: a KeyboardInterrupt thrown into a task would end the loop.
+            # The block's exception is not passed on: a KeyboardInterrupt inside a task would end the event loop.
             self.call(lambda: manager.__aexit__(None, None, None))
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """The items of an async generator, which is closed when the loop over them is left."""
+        """The items of an async generator. Leaving the loop over them closes the generator."""
         try:
             while (item := self.call(lambda: anext(source, _END))) is not _END:
                 yield item  # type: ignore[misc]
@@ -121,10 +121,11 @@ class Portal:
                 self.call(aclose)
 
     def plain(self, work: Callable[..., T], box: Callable[[Any, Portal], Any]) -> Callable[..., Awaitable[T]]:
-        """A plain function that is given a box of ours, as one that the async client can call with a box of its own.
+        """Wrap a plain function of a sync box as a coroutine function of an async box. `box` makes the sync box.
 
-        Each call has a thread to itself. The loop's executor has few, and would have none left for what `work` waits
-        for. They are daemons: whoever was interrupted does not wait for them, and their boxes have ended by then.
+        Each call runs in its own thread. In the loop's executor, which has few threads, calls of `work` could take all
+        of them and then wait for each other. They are daemon threads, so that an interrupted program can exit; their
+        boxes have ended by then.
         """
 
         async def call(inner: Any, *rest: Any) -> T:

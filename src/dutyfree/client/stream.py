@@ -1,4 +1,4 @@
-"""An action whose output is read while it runs."""
+"""Streams: actions whose output is read while they run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dutyfree.model import Chunk, Observation
 
 
 class Stream:
-    """An action under way: iterate over its chunks, then ask `wait` for the observation.
+    """A running action: iterate over its chunks, then call `wait` for the observation.
 
-    Two ways to use it. `async for chunk in box.stream(...)` gives the command an empty input and runs it as long as the
-    loop does. `async with box.stream(...) as stream` also lets you write input and send signals; the command waits for
-    its input until `end_input`. Either way, leaving early ends the command's whole process tree, and a reader that
-    stops reading makes the command wait.
+    There are two ways to use it. `async for chunk in box.stream(...)` runs the command with an empty input until the
+    loop ends. `async with box.stream(...) as stream` also lets you write input and send signals; the command's input
+    stays open until `end_input`. In both cases, leaving the block or loop early kills the command's whole process tree,
+    and the command has to wait while its output is not read.
     """
 
     def __init__(self, inner: ActionStream) -> None:
@@ -25,7 +25,7 @@ class Stream:
         self._seen: Observation | None = None
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """The chunks as they come; ends when the action has ended. Raises as `Box.run` does."""
+        """The chunks in the order in which they arrive, until the action has ended. Raises as `Box.run` does."""
         if self._entered:
             async for chunk in self._inner:
                 yield chunk
@@ -37,7 +37,7 @@ class Stream:
             self._seen = await self._inner.wait()
 
     async def write(self, data: bytes) -> None:
-        """Give the command input; returns when there is room for it. Raises InvalidRequest after `end_input`."""
+        """Write to the command's input; waits while its buffer is full. Raises InvalidRequest after `end_input`."""
         await self._inner.write(data)
 
     async def end_input(self) -> None:
@@ -49,11 +49,11 @@ class Stream:
         await self._inner.signal(number)
 
     async def kill(self) -> None:
-        """Kill the whole process tree, also what left its process group. Does nothing once it has ended."""
+        """Kill the whole process tree, also processes outside the process group. Does nothing once it has ended."""
         await self._inner.kill()
 
     async def wait(self) -> Observation:
-        """The observation, when the action has ended. Output that was not read is dropped. Raises as `Box.run` does."""
+        """Wait for the end and return the observation. Unread output is dropped. Raises as `Box.run` does."""
         if self._seen is None:
             self._seen = await self._inner.wait()
         return self._seen

@@ -1,1 +1,1 @@
-"""Many nodes: which of them a request goes to."""
+"""Fleets of nodes: which node serves a request."""

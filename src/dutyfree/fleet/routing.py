@@ -1,8 +1,9 @@
-"""Which node a group of rollouts goes to: pure, over the loads of nodes, for two nodes or for thousands.
+"""Which node runs a group of rollouts. Pure: the loads of the nodes go in, the choice comes out.
 
-Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): a recipe always begins its search at
-the same node, so that what it needs is warm there, and passes on from nodes that have more than their share, so that a
-popular recipe spreads just as far as it must. The rollouts of one prompt stay together for as long as there is room.
+Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018). The search for a recipe always begins
+at the same node, so that its layers and sandboxes are warm there. It skips nodes with more than their share of the
+load, so that a popular recipe spreads over as many nodes as it needs and no more. The rollouts of one prompt stay on
+one node while there is room, because they share an image.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 BOUND: Final = 1.25
-"""A node may have this many times the mean load before the search passes it."""
+"""The search skips a node whose load is more than this many times the mean."""
 POINTS: Final = 64
-"""Of each node on the ring: more make shares more even."""
+"""The number of points of each node on the ring. With more points, the shares of the nodes are more even."""
 REMEMBERED: Final = 4096
-"""Keys whose walk is kept."""
+"""The most keys whose walk is cached."""
 
 
 class Ring:
-    """Nodes at hashed places around a ring. A node that comes or goes moves only the keys next to it."""
+    """Nodes at hashed points on a ring. Adding or removing a node moves only the keys next to its points."""
 
     def __init__(self, nodes: Sequence[str], points: int = POINTS) -> None:
         assert nodes
@@ -35,7 +36,7 @@ class Ring:
         self._walks: dict[str, tuple[int, ...]] = {}
 
     def walk(self, key: str) -> tuple[int, ...]:
-        """Every node once, in the order in which the ring meets them from the key on."""
+        """Every node once, in the order of the ring, beginning at the hash of the key."""
         found = self._walks.get(key)
         if found is None:
             if len(self._walks) >= REMEMBERED:
@@ -49,10 +50,11 @@ class Ring:
 def with_locality(
     walk: Iterable[int], loads: Sequence[int], room: int, size: int, total: int, bound: float = BOUND
 ) -> list[int]:
-    """The node of each rollout of a group of `size`; `total` is the sum of `loads`, `room` what fits on one node.
+    """The node of each rollout in a group of `size`. `total` is the sum of `loads`; `room` is the capacity of a node.
 
-    The first node on the walk whose load, with one rollout more, is within `bound` times the mean takes the group,
-    until it is full; the search goes on for the rest. Where all are full, the rest waits at the first within the bound.
+    The group goes to the first node on the walk whose load, with one rollout more, is within `bound` times the mean.
+    When that node is full, the search goes on for the remaining rollouts. If all nodes are full, these wait at the
+    first node within the bound.
     """
     allowed = math.ceil(bound * (total + size) / len(loads))
     chosen: list[int] = []
@@ -67,13 +69,13 @@ def with_locality(
             chosen += [node] * min(free, size - len(chosen))
             if len(chosen) == size:
                 return chosen
-    # Somebody is always within the bound: not all can be above the mean.
+    # At least one node is within the bound, because not all nodes can be above the mean.
     assert first is not None
     return chosen + [first] * (size - len(chosen))
 
 
 def least_loaded(loads: Sequence[int], size: int) -> list[int]:
-    """The node of each rollout, whatever it wants: the one that has least to do at that moment."""
+    """The node of each rollout: the one with the least load at that moment, whatever image the rollout needs."""
     now = list(loads)
     chosen = []
     for _ in range(size):

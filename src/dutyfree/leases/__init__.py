@@ -1,4 +1,4 @@
-"""Leases, as every host gives them: the table, the fence in front of a tenant, and what is bound to a lease late."""
+"""Leases of a host: the table, the fence between a tenant and its sandbox, and the binding of secrets and files."""
 
 from dutyfree.leases.table import Lease, LeaseTable
 

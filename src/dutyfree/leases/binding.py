@@ -1,16 +1,17 @@
-"""What a lease brings to its sandbox, late: environment, secrets, files and an identity.
+"""The binding of a lease: the environment, secrets, files and identity that its sandbox gets when it is leased.
 
-Where a secret can be found, and where it cannot:
+Where a secret is, and where it is not:
 
-* A secret of the environment is added to each action on its way into the sandbox. It is in the memory of the host's
-  process and in that of the processes that the action starts, and nowhere else: no file of ours holds it.
-* A secret file is written below `/dev/shm` alone, which is memory and which, by the contract, no snapshot and no fork
-  takes along. Where a snapshot is made from all of a machine's memory, a lease with secrets can take none.
-  (Memory can be swapped out: where a secret must never be on a disk, swap has to be encrypted or off.)
-* Neither shows when a binding, an action or an environment is printed, logged, pickled or shown in a traceback, nor in
-  a report of an error that shows the locals of our frames (those of the caller, who has it in plain, may).
-* What a command itself does with a secret is its own affair: it may write it to its disk, if only by a core dump, and a
-  snapshot then has it. When the lease ends, the sandbox is reset or destroyed, and that goes with it.
+* A secret of the environment is added to each action when the action is sent into the sandbox. It is only in the memory
+  of the host's process and of the processes that the action starts. Dutyfree writes it to no file.
+* A secret file is written only below `/dev/shm`, which is memory. By the contract, snapshots and forks do not copy it.
+  If snapshots of a substrate contain the whole memory of a machine, a lease with secrets cannot take snapshots.
+  (The kernel may swap memory out: encrypt or disable swap if a secret must never be on a disk.)
+* A binding, an action or an environment does not show its secrets when it is printed, logged, pickled or part of a
+  traceback. Error reports that show the local variables of Dutyfree's frames do not show them either; those of the
+  caller's frames may, because the caller has the secret as plain text.
+* Dutyfree does not control what a command does with a secret. The command may write it to its disk, for example in a
+  core dump, and a snapshot then contains it. When the lease ends, the sandbox is reset or destroyed with all its files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"
 MAX_ENTRIES: Final = 256
-"""Of the environment, secrets included."""
+"""The most entries of the environment, secrets included."""
 MAX_ENVIRONMENT_BYTES: Final = 128 * 1024
 MAX_FILES: Final = 64
 MAX_FILES_BYTES: Final = 16 * 1024**2
@@ -50,7 +51,7 @@ class MaskedEnvironment(dict[str, str]):
         self._secret = frozenset(secret)
 
     def under(self, own: Mapping[str, str]) -> MaskedEnvironment:
-        """The same with `own` entries over it."""
+        """A copy in which the entries of `own` replace those of the same name."""
         merged = MaskedEnvironment(self, self._secret)
         merged.update(own)
         return merged
@@ -64,18 +65,18 @@ class MaskedEnvironment(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """What belongs to one lease, and to nobody who has the sandbox before or after.
+    """What belongs to one lease alone. Earlier and later tenants of the sandbox never see it.
 
-    Raises InvalidRequest for names and paths that make no sense, and for more than fits.
+    Raises InvalidRequest for invalid names and paths, and above the limits of this module.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Secret | str] = field(default_factory=dict)
-    """Further entries of the environment, which show nowhere."""
+    """Further entries of the environment, which are never printed or logged."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Content by absolute path, readable by all. Snapshots and forks take them along."""
+    """Content by absolute path, readable by all users in the sandbox. Snapshots and forks contain them."""
     secret_files: Mapping[str, Secret | str | bytes] = field(default_factory=dict)
-    """Content by absolute path below `/dev/shm`, readable by root alone. Snapshots do not have them."""
+    """Content by absolute path below `/dev/shm`, readable only by root. Snapshots do not contain them."""
 
     def __post_init__(self) -> None:
         secrets = {name: Secret(value) for name, value in self.secrets.items()}
@@ -86,32 +87,32 @@ class Binding:
 
     @property
     def is_secret(self) -> bool:
-        """Whether there is anything in it that must show nowhere."""
+        """Whether it has secrets or secret files."""
         return bool(self.secrets or self.secret_files)
 
     def check(self, capabilities: frozenset[Capability]) -> None:
-        """Raise Unsupported if sandboxes with these capabilities cannot be given the files."""
+        """Raise Unsupported if sandboxes with these capabilities cannot take the files."""
         if (self.files or self.secret_files) and Capability.FILES not in capabilities:
             raise Unsupported("sandboxes of this substrate take no files")
         if self.secret_files and Capability.PRIVATE_FILES not in capabilities:
-            hint = "give it in the environment, or use a substrate that keeps its sandboxes' files apart"
-            raise Unsupported("a secret file would be seen by other sandboxes of this substrate", hint=hint)
+            hint = "pass the secret in the environment, or use a substrate whose sandboxes do not share files"
+            raise Unsupported("other sandboxes of this substrate could read a secret file", hint=hint)
 
     def environment(self, lease_id: str, owner: str) -> MaskedEnvironment:
-        """What each action of the lease has in its environment, unless the action itself says otherwise."""
+        """The environment of each action of the lease. An action may replace entries by its own."""
         identity = {f"{_RESERVED}LEASE": lease_id, f"{_RESERVED}OWNER": owner}
         return _masked(self.env, self.secrets).under(identity)
 
     def of_forks(self) -> Binding:
-        """What has to be bound again in a fork, which has all but what is in memory alone."""
+        """The binding of a fork. The fork has the files, but not the secret files, which are in memory."""
         return replace(self, files={})
 
 
 async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capability]) -> None:
-    """Write the binding's files, several at a time; without files, the sandbox is not spoken to.
+    """Write the binding's files, up to `_AT_ONCE` at a time. Without files, nothing is sent to the sandbox.
 
-    The environment is not in the sandbox: `Box` adds it to each action. Raises Unsupported as
-    `Binding.check` does, and as `Files.write`; what was written until then stays, for the sandbox's reset or end.
+    The environment is not written: `Box` adds it to each action. Raises as `Binding.check` and `Files.write` do. Files
+    that were written before the error stay until the sandbox is reset or destroyed.
     """
     binding.check(capabilities)
     places = asyncio.Semaphore(_AT_ONCE)
@@ -152,7 +153,7 @@ def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) ->
         raise InvalidRequest(
             f"the environment has {len(entries)} entries of {size_bytes} bytes; "
             f"{MAX_ENTRIES} of {MAX_ENVIRONMENT_BYTES} bytes can be bound",
-            hint="what is large belongs into files",
+            hint="use files for large values",
         )
 
 
@@ -161,21 +162,21 @@ def _check_files(files: Mapping[str, bytes], secret_files: Mapping[str, Secret])
         if not posixpath.isabs(path) or path != posixpath.normpath(path) or "\0" in path or path == "/":
             raise InvalidRequest(f"{path!r} is not an absolute path in its shortest form")
         if len(path) > MAX_PATH_CHARACTERS:
-            raise InvalidRequest(f"a path of {len(path)} characters; {MAX_PATH_CHARACTERS} are possible")
+            raise InvalidRequest(f"a path has {len(path)} characters; the limit is {MAX_PATH_CHARACTERS}")
         if path in files and path in secret_files:
             raise InvalidRequest(f"{path!r} is among the files and among the secret files")
     for path in secret_files:
         if not path.startswith(f"{MEMORY_DIRECTORY}/"):
-            hint = "what is elsewhere would be part of snapshots and forks"
-            raise InvalidRequest(f"{path!r}: secret files are kept below {MEMORY_DIRECTORY}", hint=hint)
+            hint = "files elsewhere would be part of snapshots and forks"
+            raise InvalidRequest(f"{path!r}: secret files must be below {MEMORY_DIRECTORY}", hint=hint)
     count = len(files) + len(secret_files)
     size_bytes = sum(map(len, files.values())) + sum(len(each.reveal_bytes()) for each in secret_files.values())
     if count > MAX_FILES or size_bytes > MAX_FILES_BYTES:
         raise InvalidRequest(
             f"{count} files of {size_bytes} bytes; {MAX_FILES} of {MAX_FILES_BYTES} bytes can be bound",
-            hint="what many leases share belongs into a stage of the recipe; upload the rest",
+            hint="put files that many leases share into a stage of the recipe; upload the others",
         )
 
 
 NOTHING: Final = Binding()
-"""The binding of a lease that brings nothing."""
+"""The empty binding."""

@@ -12,12 +12,12 @@ from dutyfree.errors import DutyfreeError, LeaseLost
 
 
 class Fence:
-    """Entered around each call of a tenant. After `end`, every call raises LeaseLost, also those in progress.
+    """A context manager around each call of a tenant. After `end`, every call raises LeaseLost, also calls in progress.
 
-    `end` cancels the calls in progress: none may take its next step in a sandbox that another tenant has by then. If
-    such a call still returns an observation or raises an error, the tenant gets LeaseLost instead. Once `drained` says
-    so, no call of the tenant is on its way into the sandbox; processes inside end with the reset or the destruction
-    that follows.
+    `end` cancels the calls in progress, because their next step might run in the sandbox of another tenant. If such a
+    call still returns an observation or raises an error, the tenant gets LeaseLost instead. When `drained` returns
+    True, no call of the tenant can reach the sandbox any more. The reset or destruction that follows ends the processes
+    inside.
     """
 
     def __init__(self, lease_id: str) -> None:
@@ -40,11 +40,11 @@ class Fence:
 
     @property
     def forks(self) -> tuple[Sandbox, ...]:
-        """Living forks of the sandbox: to be destroyed when the lease has ended."""
+        """Living forks of the sandbox, which the pool destroys when the lease ends."""
         return tuple(fork for fork in self._forks if fork.alive)
 
     def end(self, how: str = "has ended") -> None:
-        """Refuse calls from now on, and cancel those in progress. Idempotent."""
+        """Refuse calls from now on, and cancel calls in progress. Idempotent."""
         if self._how is None:
             self._how = how
             if self._calls:
@@ -53,7 +53,7 @@ class Fence:
                 task.cancel()
 
     async def drained(self, within_s: float) -> bool:
-        """Wait, after `end`, until no call is in progress; False if that takes too long: then destroy the sandbox."""
+        """Wait, after `end`, until no call is in progress. False after `within_s`: the sandbox must be destroyed."""
         if self._empty is not None:
             await asyncio.wait({self._empty}, timeout=within_s)
         return not self._calls
@@ -64,11 +64,11 @@ class Fence:
             raise LeaseLost(f"lease {self._lease_id} {self._how}")
 
     def adopt(self, forks: Iterable[Sandbox]) -> None:
-        """Remember forks, which are destroyed with the lease."""
+        """Record forks, so that they are destroyed when the lease ends."""
         self._forks = {fork: None for fork in (*self._forks, *forks) if fork.alive}
 
     async def end_after(self, error: DutyfreeError) -> None:
-        """Do nothing: a failure ends no lease, and the guard below has ended the sandbox."""
+        """Do nothing: a failure does not end the lease, and the guard of the substrate has destroyed the sandbox."""
 
     async def __aenter__(self) -> None:
         self.check()
@@ -87,5 +87,5 @@ class Fence:
         if self._empty is not None and not self._calls and not self._empty.done():
             self._empty.set_result(None)
         if task.uncancel() > cancelled_before and isinstance(error, asyncio.CancelledError):
-            return  # the tenant has cancelled the call, too
+            return  # the tenant has also cancelled the call, and expects CancelledError
         raise LeaseLost(f"lease {self._lease_id} {self._how} while this call was in progress") from error

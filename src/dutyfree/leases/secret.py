@@ -1,4 +1,4 @@
-"""Values that show nowhere: not when they are printed, logged or pickled, nor in reports that show a frame's locals."""
+"""Secret values: they are masked when printed or logged, in reports of local variables, and cannot be pickled."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _MASK: Final = "'***'"
 
 
 class Secret:
-    """A value that shows nowhere but where it is asked for by `reveal`."""
+    """A value that only `reveal` and `reveal_bytes` give out."""
 
     __slots__ = ("_value",)
 
     def __init__(self, value: str | bytes | Secret) -> None:
-        """Text that cannot be encoded is refused when it is revealed: an error here would carry it along."""
+        """Text that is not valid Unicode raises an error only in `reveal`: an error here would contain the text."""
         self._value: bytes | None = value._value if isinstance(value, Secret) else _encoded(value)
 
     def reveal(self) -> str:
-        """The value as text. Raises InvalidRequest if it is none."""
+        """The value as text. Raises InvalidRequest if it is not UTF-8."""
         text = _decoded(self._value)
         if text is None:
             raise InvalidRequest("a secret of the environment is not UTF-8 text")
@@ -48,7 +48,7 @@ class Secret:
 
 
 class HiddenText(str):
-    """A secret on its way: text like any other, but for how it is shown."""
+    """A revealed secret: a string with a masked `repr`, so that tracebacks do not show it."""
 
     __slots__ = ()
 
@@ -56,14 +56,14 @@ class HiddenText(str):
         return _MASK
 
     def __getitem__(self, key: SupportsIndex | slice) -> HiddenText:
-        return HiddenText(super().__getitem__(key))  # printers shorten what is long
+        return HiddenText(super().__getitem__(key))  # pretty-printers slice long strings before they show them
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a secret cannot be pickled")
 
 
 class HiddenBytes(bytes):
-    """The same for bytes."""
+    """As `HiddenText`, for bytes."""
 
     __slots__ = ()
 
@@ -79,14 +79,14 @@ class HiddenBytes(bytes):
 
 
 def conceal(values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Secrets as a caller gives them, so that no frame of ours has them in plain. What is no secret stays as it is."""
+    """Wrap the caller's secrets, so that no frame of Dutyfree has them as plain text. Other values stay unchanged."""
     if not isinstance(values, Mapping):
         return values
     return {name: Secret(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
 
 
 def conceal_lease(lease: L) -> L:
-    """The arguments of a lease, its secrets concealed."""
+    """The arguments of a lease, with wrapped secrets."""
     hidden = {name: conceal(value) if name in ("secrets", "secret_files") else value for name, value in lease.items()}  # type: ignore[arg-type]
     return cast(L, hidden)
 

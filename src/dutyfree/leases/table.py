@@ -1,4 +1,4 @@
-"""The leases of a host: which owner has which sandbox, until when. In memory; the caller gives the time."""
+"""The leases of a host: which owner has which sandbox, and until when. In memory; the caller gives the time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Final, Literal
 from dutyfree.errors import InvalidRequest, LeaseLost
 
 MAX_NAME_CHARACTERS: Final = 256
-"""Of an owner's name, and of a key."""
+"""The most characters of an owner's name, and of a key."""
 _STALE_EXPIRIES: Final = 64
+"""Outdated entries that the heap of expiries may always have; it is rebuilt only above this."""
 
 _How = Literal["was released", "has expired"]
 
@@ -29,18 +30,18 @@ class Lease:
     sandbox: str
     owner: str
     token: int
-    """The fencing token: greater than those of earlier leases of the host, and of hosts opened earlier."""
+    """The fencing token: greater than the tokens of all earlier leases, also of hosts that were opened earlier."""
     expires_s: float
-    """When it expires, on the host's own monotonic clock; infinite if it does not."""
+    """When it expires, on the host's monotonic clock; infinite if it does not."""
     key: str | None = None
-    """An acquire that is repeated with the same key gives the same lease."""
+    """A repeated acquire with the same key gets the same lease."""
     expires_at: float | None = None
     """When it expires, in seconds since 1970; None if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A lease that is over, remembered for a while."""
+    """A lease that has ended, kept for `remember_s`."""
 
     lease: Lease
     how: _How
@@ -48,12 +49,12 @@ class _Ended:
 
 
 class LeaseTable:
-    """All leases of a host, and for a while those that have ended.
+    """All leases of a host, and the ones that ended lately.
 
-    A sandbox has at most one lease, and so has a key of an owner. Leases that have ended are remembered for
-    `remember_s`, at most `remembered` of them, so that a repeated acquire or release is recognised. A lease is over at
-    `expires_s`; its sandbox stays taken until `expired` or `release` has removed the lease from the table. Each
-    operation takes O(log n) amortised.
+    A sandbox has at most one lease, and each key of an owner has at most one. Leases that have ended are kept for
+    `remember_s`, at most `remembered` of them, so that the table recognises a repeated acquire or release. A lease is
+    invalid from `expires_s` on; its sandbox is free only after `expired` or `release` has removed the lease from the
+    table. Each operation takes O(log n) amortised.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class LeaseTable:
         remembered: int = 10_000,
         remember_s: float = 600.0,
     ) -> None:
-        """`prefix` begins each lease's id. `wall_offset_s` is the time since 1970 less the clock that callers use."""
+        """Lease ids begin with `prefix`. `wall_offset_s` is the time since 1970 minus the time that callers give."""
         self._prefix = prefix if prefix is not None else secrets.token_hex(8)
         self._wall_offset_s = wall_offset_s
         self._remembered = remembered
@@ -76,16 +77,16 @@ class LeaseTable:
         self._live: dict[str, Lease] = {}
         self._by_sandbox: dict[str, str] = {}
         self._by_key: dict[tuple[str, str], str] = {}
-        """Also the keys of leases that have ended and are remembered."""
+        """Lease ids by owner and key, also of leases in `_ended`."""
         self._counts: dict[str, int] = {}
         self._expiries: list[tuple[float, str]] = []
-        """A heap. A renewed or released lease leaves its old entry in it, which is skipped later."""
+        """A heap. A renewed or released lease leaves its old entry in it, which `expired` skips later."""
         self._ended: dict[str, _Ended] = {}
         """In the order in which they ended."""
 
     @classmethod
     def of_this_machine(cls) -> LeaseTable:
-        """A table on the monotonic clock, with tokens that go on where those of earlier processes ended."""
+        """A table on the monotonic clock. Tokens begin at the time in ns: they exceed those of earlier hosts."""
         return cls(first_token=time.time_ns(), wall_offset_s=time.time() - time.monotonic())
 
     def __len__(self) -> int:
@@ -99,8 +100,8 @@ class LeaseTable:
     def grant(self, sandbox: str, owner: str, now_s: float, ttl_s: float, key: str | None = None) -> Lease:
         """Lease the sandbox to the owner.
 
-        Raises InvalidRequest for a name or a time that makes no sense. RuntimeError, with nothing changed, if the
-        sandbox is leased already, or if the key has a lease, also one that has ended: `by_key` comes first.
+        Raises InvalidRequest for an invalid name or time. Raises RuntimeError, and changes nothing, if the sandbox is
+        leased already, or if the key has a lease, also one that has ended: the caller must check `by_key` first.
         """
         check_request(owner, key, ttl_s)
         self._advance(now_s)
@@ -121,7 +122,7 @@ class LeaseTable:
         return lease
 
     def renew(self, lease_id: str, token: int, now_s: float, ttl_s: float) -> Lease:
-        """Let the lease last until `now_s + ttl_s`, be that later or earlier than before. Raises as `check` does."""
+        """Set the expiry of the lease to `now_s + ttl_s`, which may also be earlier. Raises as `check` does."""
         _check_ttl(ttl_s)
         renewed = self._lasting(self.check(lease_id, token, now_s), now_s + ttl_s)
         self._live[lease_id] = renewed
@@ -129,7 +130,7 @@ class LeaseTable:
         return renewed
 
     def release(self, lease_id: str, token: int) -> Lease | None:
-        """End the lease and return it, for its sandbox to be taken back; None if it has ended before.
+        """End the lease and return it, so that the caller can take its sandbox back; None if it had ended already.
 
         Raises LeaseLost if the token is not that of the lease.
         """
@@ -143,16 +144,16 @@ class LeaseTable:
         return None
 
     def withdraw(self, lease_id: str, token: int) -> Lease | None:
-        """End a lease that its owner never got: as `release`, but the key may be tried again at once."""
+        """End a lease whose owner did not get it: as `release`, but the key may be used again at once."""
         lease = self.release(lease_id, token)
         if lease is not None and self._ended.pop(lease_id, None) is not None and lease.key is not None:
             del self._by_key[lease.owner, lease.key]
         return lease
 
     def by_key(self, owner: str, key: str) -> Lease | None:
-        """The lease that an earlier acquire with this key was given; None if there was none, or it is forgotten.
+        """The lease of an earlier acquire with this key; None if there was none, or the table has forgotten it.
 
-        Raises LeaseLost if that lease has ended: a repeated acquire that comes too late gets no second lease.
+        Raises LeaseLost if that lease has ended: an acquire that is repeated after its lease gets no second lease.
         """
         lease_id = self._by_key.get((owner, key))
         if lease_id is None:
@@ -167,26 +168,26 @@ class LeaseTable:
         lease = self._live.get(lease_id)
         if lease is None:
             ended = self._ended.get(lease_id)
-            raise _lost(ended) if ended is not None else LeaseLost(f"there is no lease {lease_id!r}, or not any more")
+            raise _lost(ended) if ended is not None else LeaseLost(f"there is no lease {lease_id!r} (any more)")
         _check_token(lease, token)
         if now_s >= lease.expires_s:
             raise LeaseLost(f"lease {lease_id} has expired", hint="renew leases well before they end")
         return lease
 
     def expired(self, now_s: float) -> tuple[Lease, ...]:
-        """Take out the leases that are over, the one that ended first coming first."""
+        """Remove and return the leases that have expired, the earliest expiry first."""
         self._advance(now_s)
-        over = []
+        found = []
         while self._expiries and self._expiries[0][0] <= now_s:
             expires_s, lease_id = heapq.heappop(self._expiries)
             lease = self._live.get(lease_id)
             if lease is not None and lease.expires_s == expires_s:
-                over.append(self._end(lease, "has expired"))
-        return tuple(over)
+                found.append(self._end(lease, "has expired"))
+        return tuple(found)
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When `expired` is to be asked next; it may turn out that nothing has. None without leases."""
+        """When to call `expired` next; None without leases. It may then find none, if the lease was renewed."""
         return self._expiries[0][0] if self._live and self._expiries else None
 
     def all(self) -> tuple[Lease, ...]:
@@ -199,7 +200,7 @@ class LeaseTable:
         return self.check(lease_id, lease.token if lease is not None else 0, now_s)
 
     def is_known(self, lease_id: str) -> bool:
-        """Whether there is a lease of this id, or was one that is still remembered."""
+        """Whether a lease with this id exists, or has ended and is still kept."""
         return lease_id in self._live or lease_id in self._ended
 
     def _lasting(self, lease: Lease, expires_s: float) -> Lease:
@@ -249,17 +250,17 @@ def _check_token(lease: Lease, token: int) -> None:
 
 
 def check_request(owner: str, key: str | None, ttl_s: float) -> None:
-    """Raise InvalidRequest for names and times with which no lease can be granted."""
+    """Raise InvalidRequest for an invalid owner, key or time."""
     _check_names(owner, key)
     _check_ttl(ttl_s)
 
 
 def _check_ttl(ttl_s: float) -> None:
     if not ttl_s > 0:
-        raise InvalidRequest(f"ttl_s is {ttl_s}; a lease lasts a positive time")
+        raise InvalidRequest(f"ttl_s is {ttl_s}; it must be positive")
 
 
 def _check_names(owner: str, key: str | None) -> None:
     for what, name in (("owner", owner), ("key", key)):
         if name is not None and len(name) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(f"the {what} has {len(name)} characters; it can have {MAX_NAME_CHARACTERS}")
+            raise InvalidRequest(f"the {what} has {len(name)} characters; the limit is {MAX_NAME_CHARACTERS}")

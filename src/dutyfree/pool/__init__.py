@@ -1,6 +1,7 @@
-"""Pools: sandboxes that are ready before they are asked for, and the leases on them.
+"""Pools: sandboxes that are ready before they are requested, and the leases on them.
 
-`core` decides, without I/O: what to make, keep and end (`planner`), which idle sandbox is closest to what is wanted
-(`routing`), which request comes next (`queue`). `pool` drives it with asyncio; `dutyfree.simulate` drives the same core
-with virtual time. A host without a pool is a pool with the policy `cold`: it keeps nothing warm.
+`core` decides, without I/O: which sandboxes to create, keep and destroy (`planner`), which idle sandbox is closest to
+the wanted state (`routing`), which request is served next (`queue`). `pool` drives the core with asyncio;
+`dutyfree.simulate` drives the same core with virtual time. A host without a pool uses a pool with the policy `cold`,
+which keeps no warm sandboxes.
 """

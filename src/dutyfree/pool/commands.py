@@ -1,4 +1,4 @@
-"""What a pool's decisions come out as: the planner's commands, and the core's commands to its driver."""
+"""The commands of a pool: from the planner to the core, and from the core to its driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dutyfree.pool.state import State
 
 G = TypeVar("G", bound=Goal)
 
-# The planner's commands, to the core.
+# Commands from the planner to the core.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +35,32 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Demote:
-    """Take an idle sandbox, to which stages were added, back to the state that it was made in."""
+    """Reset an idle sandbox, to which stages were added, to the state that it was made in."""
 
     sandbox: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Take a returned sandbox back to the state that it was made in, with nothing left of its lease."""
+    """Reset a returned sandbox to the state that it was made in: everything from its lease is removed."""
 
     sandbox: str
 
 
 @dataclass(frozen=True, slots=True)
 class Destroy:
-    """End an idle or returned sandbox."""
+    """Destroy an idle or returned sandbox."""
 
     sandbox: str
     reason: str
     """`surplus`, `expired`, `evicted` or `unusable`: for counters."""
     clock: float = 0.0
-    """For an eviction: the pool's eviction clock moves to this value, unless it is later already."""
+    """For an eviction: the pool's eviction clock moves to this value, if that is later."""
 
 
 PlannerCommand = Create | Promote | Demote | Reset | Destroy
 
-# The core's commands, to its driver.
+# Commands from the core to its driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +71,20 @@ class Start(Generic[G]):
     kind: OperationKind
     goal: G
     state: State
-    """The state in which the sandbox is to be afterwards; for a destruction, the state that it is in."""
+    """The state of the sandbox after the operation; for a destruction, its state before."""
     made_in: State
     """The state in which a creation makes the sandbox, before stages are added up to `state`."""
     member: Member[G] | None
     """None for a creation."""
     within_s: float | None = None
-    """A creation is stuck after this time: the driver gives it up and reports DeadlineExceeded."""
+    """A creation is stuck after this time: the driver cancels it and reports DeadlineExceeded."""
     reason: str = ""
-    """Why: `demote` for a reset of an idle sandbox; for a destruction see `Destroy.reason`, and `lost`."""
+    """`demote` for a reset of an idle sandbox; for a destruction, `lost` or a `Destroy.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up a creation that no request waits for any more, and report it to `PoolCore.finished`."""
+    """Cancel a creation that no request waits for any more, and report it to `PoolCore.finished`."""
 
     number: int
 
@@ -108,7 +108,7 @@ class Refuse(Generic[G]):
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """This lease has run out: put its tenant out, then report `PoolCore.returned`."""
+    """This lease has expired: lock its tenant out, then call `PoolCore.returned`."""
 
     lease: Lease
 

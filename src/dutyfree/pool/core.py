@@ -1,11 +1,13 @@
 """The pool's decisions as a state machine without I/O: events and the time go in, commands come out.
 
-`pool.Pool` drives it with asyncio and real sandboxes, `simulate.node.Node` with virtual time and drawn latencies, tests
-with scripted completions. What was simulated is what runs: nothing below is written twice.
+`pool.Pool` drives the core with asyncio and real sandboxes, `simulate.node.Node` with virtual time and random
+latencies, tests with scripted completions. All of them run the same decisions, so a simulation shows what a real pool
+would do.
 
-A driver calls one method for each event, with the time, and carries out the commands that the method returns, in their
-order. Between events it calls `tick` at `due_s`. Every operation that it was told to start it reports to `finished`
-exactly once, when nothing of a failed one is left. The core asks one question in return: `alive`.
+The driver calls one method for each event, with the time, and carries out the returned commands in their order. Between
+events it calls `tick` at `due_s`. It reports every operation that it has started to `finished`, exactly once; a failed
+one after it has removed what the operation left. The core itself calls the driver only to ask whether a sandbox is
+`alive`.
 """
 
 from __future__ import annotations
@@ -47,15 +49,16 @@ from dutyfree.pool.state import Ladder, State
 G = TypeVar("G", bound=Goal)
 
 MAX_LADDERS: Final = 32_768
-"""Goals that are remembered; more than demand can be announced for."""
+"""The most goals that the core keeps: more than the most announcements, so that every announced goal is known."""
 MAX_TRIES: Final = 3
-"""Operations for a request that may fail before the request is refused."""
+"""A request is refused after this many failed operations for it."""
 STUCK_AFTER_P95: Final = 20
 """A creation is stuck once it takes this many times the p95 of earlier creations, and at least `STUCK_AFTER_S`."""
 STUCK_AFTER_S: Final = 30.0
 _KNOWN_CREATIONS: Final = 10
 """Creations of a state that must have been measured before one of them can count as stuck."""
 _FIRST_PAUSE_S: Final = 0.1
+"""The pause after the first failed creation in a state; each further failure doubles it."""
 _LONGEST_PAUSE_S: Final = 30.0
 
 
@@ -67,20 +70,20 @@ class CoreOptions:
     abilities: Abilities
     policy: Policy = Policy.LOCALITY
     queue: int = 4096
-    """Requests that may wait."""
+    """The most requests that may wait."""
     queue_per_owner: int | None = None
     plan_every_s: float = 0.005
-    """Plans are at least this far apart, however much happens."""
+    """The shortest time between two plans. It bounds the CPU time for plans when many events come at once."""
     tick_s: float = 0.25
-    """A plan is made this often when nothing happens: sandboxes age, operations get late, leases run out."""
+    """The time between two plans without events. Sandboxes age, operations get late and leases expire meanwhile."""
     longest_tick_s: float | None = None
-    """For simulations, to save time: plans may be this far apart while no announced moment is near."""
+    """For simulations, to save time: the longest time between two plans while no announced time is near."""
 
 
 class PoolCore(Generic[G]):
-    """Decides for one pool. Not thread-safe; time never runs backwards.
+    """Makes the decisions of one pool. Not thread-safe; time never runs backwards.
 
-    `alive` says whether an idle or returned sandbox still lives; without it, sandboxes do not die by themselves.
+    `alive` says whether an idle or returned sandbox still lives. Without it, the core assumes that all do.
     """
 
     def __init__(
@@ -99,26 +102,27 @@ class PoolCore(Generic[G]):
         self.queue: RequestQueue[G] = RequestQueue(options.queue, options.queue_per_owner, self.leases.active)
         self._alive = alive
         self._goals: OrderedDict[State, G] = OrderedDict()
-        """What was asked for or announced, by the wanted state; the least recent first."""
+        """Requested and announced goals by their wanted state, the least recently used first."""
         self._ladders: dict[State, Ladder] = {}
         """The ladders of `_goals`, for the planner."""
         self._pauses: dict[State, tuple[float, float]] = {}
-        """After failed creations, by state: no creation begins before the first number; the pause was the second."""
+        """For each state whose last creation failed: the end of the pause before the next creation, and its length."""
         self._fork_claims: dict[str, int] = {}
-        """Places that `ask_for_forks` wants and that are not free yet, by leased sandbox."""
+        """The places that `ask_for_forks` has claimed and that are not taken yet, by leased sandbox."""
         self._pauses_end_s = math.inf
         """When the first of the pauses ends that the last plan has seen."""
         self._announced_s = math.inf
         """When a plan must begin sandboxes that were announced."""
         self._eviction_clock = 0.0
         self._planned_s = -math.inf
+        """When the last plan was made."""
         self._changed = False
-        """Whether something has happened since the last plan."""
+        """Whether an event has come since the last plan."""
         self._commands: list[CoreCommand[G]] = []
 
     @property
     def due_s(self) -> float:
-        """When `tick` is to be called next, unless an event comes first; infinite if nothing can become due."""
+        """When the driver should call `tick` next, unless an event comes first; infinite if it need not."""
         if self.options.policy is Policy.COLD and not self._cold_plan_wanted:
             expiry_s = self.leases.next_expiry_s
             return math.inf if expiry_s is None else expiry_s
@@ -129,13 +133,13 @@ class PoolCore(Generic[G]):
 
     @property
     def _cold_plan_wanted(self) -> bool:
-        """Without warm sandboxes there is nothing to plan, unless a request has no creation or a sandbox no request."""
+        """Whether a cold pool needs a plan. It does only if a request has no creation, or a sandbox has no request."""
         return len(self.queue) > self.members.busy or bool(self.members.ids())
 
     # Events: requests and leases.
 
     def acquire(self, request: Request[G], now_s: float) -> list[CoreCommand[G]]:
-        """A caller wants a sandbox: it is granted now or later, or refused, unless `cancel` comes first."""
+        """A caller requests a sandbox. The core grants or refuses the request now or later, unless it is cancelled."""
         self._remember(request.goal)
         if self.options.policy is not Policy.COLD:
             self.demand.arrived(request.state, now_s)
@@ -152,13 +156,14 @@ class PoolCore(Generic[G]):
             return self._done()
         if displaced is not None:
             self._commands.append(Refuse(*displaced))
-        self._begin_routed(request, found, now_s)
+        self._begin_chosen(request, found, now_s)
         return self._done()
 
     def cancel(self, request: Request[G]) -> list[CoreCommand[G]]:
         """The caller does not wait any more. Does nothing for a request that was granted or refused.
 
-        Where sandboxes are not kept, a creation that no other request waits for is given up, too.
+        A cold pool could not use the sandbox of this request for another one later. So it also aborts a creation that
+        no request waits for.
         """
         if self.queue.remove(request) and self.options.policy is Policy.COLD:
             creations = self.members.creations(request.state)
@@ -167,9 +172,9 @@ class PoolCore(Generic[G]):
         return self._done()
 
     def returned(self, sandbox: str, now_s: float, *, clean: bool = True) -> list[CoreCommand[G]]:
-        """The tenant of a lease that has ended is out, and its forks are gone: the sandbox can be used again.
+        """A lease has ended, its tenant is locked out and its forks are gone: the sandbox can be used again.
 
-        `clean` is False if something of the tenant's may still be on its way into the sandbox.
+        `clean` is False if a call of the tenant may still reach the sandbox. The core then destroys it.
         """
         member = self.members.leased_member(sandbox)
         self.members.put_returned(member)
@@ -182,13 +187,13 @@ class PoolCore(Generic[G]):
         return self._done()
 
     def measured(self, sandbox: str, size: Size) -> None:
-        """A leased sandbox was measured: later ones in its state are expected to take as much."""
+        """A leased sandbox was measured. Sandboxes in its state are expected to have this size from now on."""
         member = self.members.leased_member(sandbox)
         self.costs.observe_size(member.state, size)
         self.members.resize(member, self._size(member.state))
 
     def announce(self, announcements: Sequence[tuple[Announcement, G]], now_s: float) -> list[CoreCommand[G]]:
-        """Leases are going to be asked for; the same id again replaces what was announced before."""
+        """A caller announces requests. An announcement with a known id replaces the earlier one."""
         for _, goal in announcements:
             self._remember(goal)
         self.demand.announce([each for each, _ in announcements], now_s)
@@ -197,9 +202,10 @@ class PoolCore(Generic[G]):
     # Events: forks of leased sandboxes, which count against the limits.
 
     def ask_for_forks(self, sandbox: str, count: int, now_s: float) -> list[CoreCommand[G]]:
-        """A tenant wants to fork its sandbox: claim places, and make room by ending idle sandboxes.
+        """A tenant wants to fork its sandbox: claim places, and destroy idle sandboxes to make room.
 
-        Call `take_forks` until it says yes, or `cancel_forks`. Raises CapacityError if leases alone fill the pool.
+        The driver then calls `take_forks` until it returns True, or `cancel_forks`. Raises CapacityError at once if
+        leases alone fill the pool: no room would become free while the tenant waits.
         """
         limits, leased = self.options.limits, self.members.leased + sum(self._fork_claims.values())
         size = self.members.leased_size + self.members.leased_member(sandbox).size * count
@@ -211,7 +217,7 @@ class PoolCore(Generic[G]):
         return self._done()
 
     def take_forks(self, sandbox: str, count: int) -> bool:
-        """Whether there is room for the forks that were asked for; if so they count from now on."""
+        """Take the claimed places, if they are free. Returns whether they were."""
         limits, size = self.options.limits, self.members.leased_member(sandbox).size
         if self.members.count + count > limits.sandboxes or not limits.allow(self.members.total_size + size * count):
             return False
@@ -220,7 +226,7 @@ class PoolCore(Generic[G]):
         return True
 
     def cancel_forks(self, sandbox: str, count: int) -> None:
-        """Give up places that were asked for and not taken."""
+        """Give up places that were claimed and not taken."""
         left = self._fork_claims.pop(sandbox, 0) - count
         if left > 0:
             self._fork_claims[sandbox] = left
@@ -237,9 +243,9 @@ class PoolCore(Generic[G]):
     def finished(
         self, number: int, now_s: float, *, sandbox: str = "", error: DutyfreeError | None = None, aborted: bool = False
     ) -> list[CoreCommand[G]]:
-        """An operation has ended: `sandbox` is the id of what a creation made; `error` says why it failed.
+        """An operation has ended. `sandbox` is the id of the sandbox that a creation made; `error` says why it failed.
 
-        Nothing is left of the sandbox of an operation that failed or was `aborted`.
+        If the operation failed or was `aborted`, the driver has already destroyed its sandbox.
         """
         running = self.members.end(number)
         operation, member = running.operation, running.member
@@ -260,7 +266,7 @@ class PoolCore(Generic[G]):
         return self._done()
 
     def tick(self, now_s: float) -> list[CoreCommand[G]]:
-        """Time has passed: end leases that have run out, and make a plan."""
+        """Time has passed: expire leases, remove dead sandboxes, serve requests, and make a plan."""
         for lease in self.leases.expired(now_s):
             self.metrics.expired += 1
             self._commands.append(Expire(lease))
@@ -272,11 +278,11 @@ class PoolCore(Generic[G]):
         self._planned_s = now_s
         self._pauses_end_s = min((end_s for end_s, _ in self._pauses.values() if end_s > now_s), default=math.inf)
         self._changed = False
-        planned = self._input(now_s)
+        planner_input = self._planner_input(now_s)
         if self.options.policy is Policy.COLD:
-            commands = plan_cold(planned)
+            commands = plan_cold(planner_input)
         else:
-            commands, self._announced_s = plan_until(planned)
+            commands, self._announced_s = plan_until(planner_input)
         for command in commands:
             self._obey(command, now_s)
         return self._done(changed=False)
@@ -284,7 +290,7 @@ class PoolCore(Generic[G]):
     # Serving requests.
 
     def _route(self, goal: G, now_s: float) -> Route:
-        """Where to get a sandbox from. Dead sandboxes that the router finds are dropped."""
+        """Choose a sandbox for a request. Dead sandboxes that the router chooses are removed."""
         while True:
             options = self.options
             found = route(goal.ladder, self.members.idle, self.costs, options.abilities, options.policy)
@@ -292,11 +298,14 @@ class PoolCore(Generic[G]):
                 return found
             self._drop(found.sandbox, now_s)
 
-    def _begin_routed(self, request: Request[G], found: Route, now_s: float) -> None:
-        """Do at once what the router says, if there is room. Otherwise the next plan sees the waiting request."""
+    def _begin_chosen(self, request: Request[G], found: Route, now_s: float) -> None:
+        """Begin the chosen operation at once, if there is room: that saves the wait for the next plan.
+
+        Otherwise the next plan serves the request, which is in the queue by now.
+        """
         top = request.state
         if self._is_scarce and self.queue.next_state() != top:
-            return  # another request is to be served first
+            return  # another request is served first: this one must not take its room
         if self.members.busy >= self.options.limits.at_once or self._paused(top, now_s):
             return
         if found.evict is not None:
@@ -308,11 +317,15 @@ class PoolCore(Generic[G]):
 
     @property
     def _is_scarce(self) -> bool:
-        """Whether not every waiting request can have a sandbox of its own begun now, so that their order matters."""
+        """Whether requests compete for room, so that their order matters.
+
+        In a cold pool they do not if every request without a creation can begin one now. A pool that keeps sandboxes
+        always has to respect the order, because requests also compete for idle sandboxes.
+        """
         if self.options.policy is not Policy.COLD:
             return True
-        limits, without = self.options.limits, len(self.queue) - self.members.busy
-        return without > min(limits.sandboxes - self.members.count, limits.at_once - self.members.busy)
+        limits, without_creation = self.options.limits, len(self.queue) - self.members.busy
+        return without_creation > min(limits.sandboxes - self.members.count, limits.at_once - self.members.busy)
 
     def _has_room(self, size: Size) -> bool:
         limits = self.options.limits
@@ -329,7 +342,7 @@ class PoolCore(Generic[G]):
         self._commands.append(Give(request, lease, member))
 
     def _ready(self, member: Member[G], now_s: float) -> None:
-        """Give a sandbox that is free to the next request for its state, or let it be idle."""
+        """Give a ready sandbox to the next request for its state; without one, it becomes idle."""
         self.members.put_idle(member, now_s, self._eviction_clock)
         if not self._lives(member.id):
             self._drop(member.id, now_s)
@@ -337,7 +350,7 @@ class PoolCore(Generic[G]):
             self._grant(request, self.members.take(member.id, now_s), now_s)
 
     def _serve(self, now_s: float) -> None:
-        """Give idle sandboxes to requests for just their state: the policy may have passed them over before."""
+        """Give idle sandboxes to requests for exactly their state: the policy may have passed them over before."""
         for state in self.queue.counts():
             while idle := self.members.idle.get(state):
                 request = self.queue.pop(state, now_s)
@@ -346,12 +359,13 @@ class PoolCore(Generic[G]):
                 self._grant(request, self.members.take(idle[0].sandbox, now_s), now_s)
 
     def _failed(self, kind: OperationKind, goal: G, error: DutyfreeError) -> None:
-        """An operation for a goal has failed: refuse the requests whose own fault it is, or that failed too often."""
+        """An operation for a goal has failed: refuse the requests that cannot succeed, or that failed too often."""
         self.metrics.failed(kind, error)
         state = goal.ladder.top
         if kind in (OperationKind.RESET, OperationKind.DESTROY):
-            return  # another sandbox will be made
-        # A recipe that cannot be built fails every request for it. A sandbox that died is one request's bad luck.
+            return  # no request depends on this sandbox: the planner makes another one
+        # A caller error, such as a recipe that does not build, fails every request for the state. A sandbox that died,
+        # and a failure of the infrastructure, count against one request only: the next operation may succeed.
         if isinstance(error, CallerError) and not isinstance(error, SandboxGone):
             for request in self.queue.all(state):
                 self._refuse(request, error)
@@ -366,7 +380,7 @@ class PoolCore(Generic[G]):
 
     # Plans and operations.
 
-    def _input(self, now_s: float) -> PlannerInput:
+    def _planner_input(self, now_s: float) -> PlannerInput:
         claimed = sum(self._fork_claims.values())
         return PlannerInput(
             now_s,
@@ -409,14 +423,14 @@ class PoolCore(Generic[G]):
         self._start(OperationKind.DESTROY, member.goal, member.state, member, now_s, reason)
 
     def _drop(self, sandbox: str, now_s: float) -> None:
-        """Remove an idle sandbox that has died."""
+        """Destroy what is left of an idle sandbox that has died."""
         self.metrics.lost += 1
         self._destroy(sandbox, "lost", now_s)
 
     def _start(
         self, kind: OperationKind, goal: G, state: State, member: Member[G] | None, now_s: float, reason: str = ""
     ) -> None:
-        """Record the operation, so that it holds its place from now on, and tell the driver to begin it."""
+        """Record the operation and command the driver to begin it. It holds its place in the pool from now on."""
         size = member.size if member is not None else self._size(state)
         number = self.members.begin(Operation(kind, state, now_s, size), goal, member)
         if member is not None:
@@ -426,11 +440,15 @@ class PoolCore(Generic[G]):
         self._commands.append(Start(number, kind, goal, state, made_in, member, within_s, reason))
 
     def _stuck_after_s(self, made_in: State) -> float | None:
+        """After which time a creation is stuck. None while the p95 is not reliable: few creations were measured."""
         known = self.costs.estimate(Step.create(made_in))
         return max(STUCK_AFTER_S, STUCK_AFTER_P95 * known.p95_s) if known.count >= _KNOWN_CREATIONS else None
 
     def _make_room(self, now_s: float) -> None:
-        """End idle and returned sandboxes until the places that forks have claimed are free, or become free."""
+        """Destroy idle and returned sandboxes until the claimed places of forks are free.
+
+        Places whose destruction is in progress count as free: they soon will be.
+        """
         claimed = sum(self._fork_claims.values())
         if not claimed:
             return
@@ -454,11 +472,12 @@ class PoolCore(Generic[G]):
         return self._alive is None or self._alive(sandbox)
 
     def _paused(self, state: State, now_s: float) -> bool:
-        """Whether creations in this state failed so recently that none is begun now."""
+        """Whether a creation in this state failed so recently that no other may begin now."""
         return bool(self._pauses) and self._pauses.get(state, (0.0, 0.0))[0] > now_s
 
     def _pause(self, state: State, now_s: float) -> None:
-        """Wait longer after each creation that fails: a substrate that is down fails them all."""
+        """Begin a pause, twice as long as the one before. A substrate that is down fails every creation, and trying
+        again at once would only load it further."""
         pause_s = min(2 * self._pauses.get(state, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
         self._pauses[state] = (now_s + pause_s, pause_s)
 
@@ -471,11 +490,12 @@ class PoolCore(Generic[G]):
             del self._ladders[self._goals.popitem(last=False)[0]]
 
     def _leading_to(self, state: State) -> G | None:
-        """A remembered goal that ends in this state, or whose way goes through it."""
+        """A known goal whose wanted state is this one or begins with it."""
         found = self._goals.get(state)
         return found or next((each for each in self._goals.values() if state.begins(each.ladder.top)), None)
 
     def _done(self, *, changed: bool = True) -> list[CoreCommand[G]]:
+        """Return the commands of this event. `changed` says whether a plan is needed soon."""
         self._changed = self._changed or changed
         commands, self._commands = self._commands, []
         return commands

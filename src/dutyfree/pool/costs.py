@@ -1,4 +1,8 @@
-"""What things cost on this node: measured, remembered across restarts, and guessed where nothing was measured yet."""
+"""What operations cost on this node: measured, kept across restarts, and guessed before the first measurement.
+
+The planner and the router compare these times: whether a reset, a promotion or a creation gives a sandbox first. So
+users need not configure which of them is fast on a substrate.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +22,27 @@ from dutyfree.publish import publish
 StepKind = Literal["create", "stage", "reset", "destroy"]
 
 MAX_ENTRIES: Final = 4096
-"""Of operations, and of sizes: past that the ones observed least recently are forgotten."""
+"""The most kinds of operations, and the most sizes, that are kept. The ones measured least recently are forgotten."""
 MAX_FILE_BYTES: Final = 8 * 1024**2
 MAX_SECONDS: Final = 1e9
 MAX_BYTES: Final = 2**60
 MAX_DIGEST_CHARS: Final = 512
 MAX_DEPTH: Final = 128
 UNKNOWN_SIZE: Final = Size(memory_bytes=64 * 1024**2, disk_bytes=64 * 1024**2)
-"""What a sandbox is taken to need before any was measured."""
+"""The expected size of a sandbox before any was measured."""
 
 _FORMAT: Final = "dutyfree-pool-costs"
 _VERSION: Final = 1
-_SLOWEST_MEAN: Final = 0.1
-"""The weight of a new observation in a mean, once there are ten: older ones fade."""
-_SLOWEST_P95: Final = 0.1
+_MIN_MEAN_WEIGHT: Final = 0.1
+"""The weight of a new observation in the running mean after the first ten observations."""
+_MIN_P95_STEP: Final = 0.1
+"""The smallest relative step of the running p95."""
 _LEAST_S: Final = 1e-6
+"""The smallest p95: the running p95 moves by factors and could not leave 0."""
 
 
 class Step(NamedTuple):
-    """Something that takes time. With an empty digest: any of its kind."""
+    """A measured step of an operation. An empty digest stands for all steps of the kind together."""
 
     kind: StepKind
     digest: str = ""
@@ -48,7 +54,7 @@ class Step(NamedTuple):
 
     @staticmethod
     def stage(digest: str) -> Step:
-        """The stage that has this digest, run inside a sandbox that has all before it."""
+        """The stage with this digest, run inside a sandbox that has all earlier stages."""
         return Step("stage", digest)
 
     @staticmethod
@@ -58,13 +64,13 @@ class Step(NamedTuple):
 
     @staticmethod
     def destroy() -> Step:
-        """The end of any sandbox."""
+        """The destruction of any sandbox."""
         return Step("destroy")
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long an operation takes; `count` observations stand behind it, none behind a guess."""
+    """The expected duration of a step, from `count` observations; a guess has 0."""
 
     mean_s: float
     p95_s: float
@@ -77,18 +83,22 @@ PRIORS: Final[Mapping[StepKind, Estimate]] = {
     "reset": Estimate(0.5, 30.0, 0),
     "destroy": Estimate(0.5, 30.0, 0),
 }
-"""Before anything of a kind was measured. A stage is taken to be dearer than a creation, so that a sandbox is created
-with it in place, and the creation measured, before anybody waits for a stage that may take minutes."""
+"""The guesses before the first measurement of a kind. The guess for a stage is longer than the one for a creation, so
+that the pool first tries a creation from an image, which is measured then. Otherwise a request might wait minutes for a
+stage to run."""
 
 
 @dataclass(slots=True)
 class _Track:
-    """A running mean, and a running 95th percentile.
+    """A running mean and a running 95th percentile.
 
-    The mean is the plain one of the first ten observations and fades exponentially after that. The percentile is found
-    by stochastic approximation: an observation above it moves it up by 0.95 of a step, one below it down by 0.05 of a
-    step, so that it rests where one in twenty is above. Steps are ratios (times are), and shrink to a floor so that it
-    follows when times change.
+    The mean is the plain mean of the first ten observations. After that each observation has a weight of 0.1, so that
+    the mean follows when times change.
+
+    The percentile is found by stochastic approximation. An observation above it moves it up by 0.95 of a step, one
+    below it moves it down by 0.05 of a step; so it settles where one observation in twenty is above. A step is a
+    factor, because durations differ by factors. Steps get smaller with each observation, down to a minimum, so that the
+    percentile also follows when times change.
     """
 
     mean_s: float
@@ -97,19 +107,19 @@ class _Track:
 
     def add(self, seconds: float) -> None:
         self.count += 1
-        self.mean_s += max(_SLOWEST_MEAN, 1 / self.count) * (seconds - self.mean_s)
-        step = max(_SLOWEST_P95, 1 / math.sqrt(self.count))
+        self.mean_s += max(_MIN_MEAN_WEIGHT, 1 / self.count) * (seconds - self.mean_s)
+        step = max(_MIN_P95_STEP, 1 / math.sqrt(self.count))
         self.p95_s *= math.exp(step * (0.95 if seconds > self.p95_s else -0.05))
         self.p95_s = max(self.p95_s, self.mean_s, _LEAST_S)
 
     @staticmethod
     def first(seconds: float) -> _Track:
-        """After one observation: nothing is known of the spread, so that a factor of two is assumed."""
+        """The values after one observation. It says nothing about the spread, so the p95 is assumed to be twice it."""
         return _Track(seconds, max(2 * seconds, _LEAST_S), 1)
 
 
 class Costs:
-    """What was measured on one node. Not thread-safe; a fleet has one for each node."""
+    """The measured costs of one node. Not thread-safe; a fleet has one instance for each node."""
 
     def __init__(self) -> None:
         self._tracks: dict[tuple[str, str], _Track] = {}
@@ -117,9 +127,9 @@ class Costs:
         self._largest = NO_SIZE
 
     def observe(self, operation: Step, seconds: float) -> None:
-        """Take note that an operation took so long. Those that failed say nothing and are not to be told.
+        """Record the duration of an operation. Callers leave out failed operations, which may end at any time.
 
-        Raises InvalidRequest for what is no duration.
+        Raises InvalidRequest for a number that is not a duration.
         """
         if not 0 <= seconds <= MAX_SECONDS:
             raise InvalidRequest(f"{seconds!r} is not the duration of an operation")
@@ -129,12 +139,12 @@ class Costs:
                 track = _Track.first(seconds)
             else:
                 track.add(seconds)
-            self._tracks[each] = track  # at the end: what was observed least recently is at the front
+            self._tracks[each] = track  # a dict keeps insertion order: the least recently observed is at the front
         while len(self._tracks) > MAX_ENTRIES:
             del self._tracks[next(iter(self._tracks))]
 
     def estimate(self, operation: Step) -> Estimate:
-        """What is to be expected of it: from its own past, else from others of its kind, else from `PRIORS`."""
+        """The expected duration: from its own measurements, else from others of its kind, else from `PRIORS`."""
         track = self._tracks.get(operation)
         if track is not None:
             return Estimate(track.mean_s, track.p95_s, track.count)
@@ -146,7 +156,7 @@ class Costs:
         return self._mean_s("create", state.digests[-1])
 
     def stages_s(self, ladder: Ladder, from_state: State) -> float:
-        """The expected time of adding all that is missing between a state and the top of a ladder."""
+        """The expected time of adding all stages that are missing between a state and the top of a ladder."""
         return self.between_s(from_state, ladder.top)
 
     def between_s(self, from_state: State, to_state: State) -> float:
@@ -162,19 +172,20 @@ class Costs:
         return self._mean_s("reset", made_in.digests[-1])
 
     def destroy_s(self) -> float:
-        """The expected time of an end."""
+        """The expected time of a destruction."""
         return self._mean_s("destroy", "")
 
     def rebuild_s(self, state: State, *, images: bool) -> float:
-        """The expected time of a creation in this state: without images, at the base, with all stages carried out."""
+        """The expected time of a creation in this state. Without images: of the base, and of running all stages."""
         if images:
             return self._mean_s("create", state.digests[-1])
         return self._mean_s("create", state.digests[0]) + sum([self.stage_s(digest) for digest in state.digests[1:]])
 
     def late_s(self, state: State, *, images: bool) -> float:
-        """What `rebuild_s` stays under nineteen times in twenty: past that, something else had better be tried.
+        """The p95 of a creation in this state. The planner begins another creation once one takes longer.
 
-        The sum of the parts' own percentiles, which is more than the percentile of their sum.
+        Without images this is the sum of the p95 of each part, which is more than the p95 of the sum: the planner waits
+        rather too long than begins creations that are not needed.
         """
         if images:
             return self.estimate(Step.create(state)).p95_s
@@ -182,19 +193,20 @@ class Costs:
         return sum([self.estimate(part).p95_s for part in parts])
 
     def observe_size(self, state: State, size: Size) -> None:
-        """Take note of how large a sandbox in this state was. A larger one counts at once, a smaller one in time.
+        """Record the measured size of a sandbox in this state.
 
-        Raises InvalidRequest for what is no size.
+        A larger size counts at once: expecting too little could exhaust the machine's memory. A smaller one moves the
+        expected size by a tenth of the difference. Raises InvalidRequest for numbers that are not a size.
         """
         if not (0 <= size.memory_bytes <= MAX_BYTES and 0 <= size.disk_bytes <= MAX_BYTES):
             raise InvalidRequest(f"{size} is not the size of a sandbox")
-        self._sizes[state] = _followed(self._sizes.pop(state, size), size)
-        self._largest = _followed(self._largest, size)
+        self._sizes[state] = _updated(self._sizes.pop(state, size), size)
+        self._largest = _updated(self._largest, size)
         while len(self._sizes) > MAX_ENTRIES:
             del self._sizes[next(iter(self._sizes))]
 
     def size(self, state: State) -> Size:
-        """How large a sandbox in this state is expected to be: as others were if none was measured yet."""
+        """The expected size of a sandbox in this state. Without measurements of the state: of the largest known one."""
         return self._sizes.get(state) or (self._largest if self._sizes else UNKNOWN_SIZE)
 
     def knows_size(self, state: State) -> bool:
@@ -202,7 +214,7 @@ class Costs:
         return state in self._sizes
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file, and for people: all that was measured."""
+        """All measurements, as JSON values."""
         return {
             "format": _FORMAT,
             "version": _VERSION,
@@ -218,7 +230,7 @@ class Costs:
 
     @staticmethod
     def from_dict(value: Any, where: str = "costs") -> Costs:
-        """The opposite of `as_dict`; nothing is taken on trust. Raises InvalidRequest, which names the place."""
+        """The opposite of `as_dict`. Checks every value; raises InvalidRequest that names a bad one."""
         top = tables.Table(_table(value, where), where)
         if top.content.get("format") != _FORMAT or top.content.get("version") != _VERSION:
             raise InvalidRequest(f"{where}: not {_FORMAT} of version {_VERSION}")
@@ -242,6 +254,7 @@ class Costs:
         return self._guess(kind)[0] if track is None else track.mean_s
 
     def _guess(self, kind: StepKind) -> tuple[float, float]:
+        """Mean and p95 for a step without measurements of its own."""
         others = self._tracks.get((kind, ""))
         mean_s, p95_s = (others.mean_s, others.p95_s) if others else (PRIORS[kind].mean_s, PRIORS[kind].p95_s)
         if kind == "stage":
@@ -250,7 +263,7 @@ class Costs:
 
 
 def load_costs(path: Path) -> Costs:
-    """What `save_costs` wrote; new ones where there is no file. Raises InvalidRequest, with the path, for damage."""
+    """Read what `save_costs` wrote; without a file, return empty costs. Raises InvalidRequest for a damaged file."""
     if not path.exists():
         return Costs()
     content = tables.read_json(path, MAX_FILE_BYTES, hint="remove the file: costs are measured anew")
@@ -258,7 +271,7 @@ def load_costs(path: Path) -> Costs:
 
 
 def load_costs_or_none(path: Path) -> tuple[Costs, str]:
-    """As `load_costs`, but damage costs no more than what was measured: new ones, and what was wrong, or "", to log."""
+    """As `load_costs`, but for a damaged file return empty costs and a description of the damage; otherwise `""`."""
     try:
         return load_costs(path), ""
     except InvalidRequest as error:
@@ -266,14 +279,14 @@ def load_costs_or_none(path: Path) -> tuple[Costs, str]:
 
 
 def save_costs(path: Path, costs: Costs) -> None:
-    """Write them in place of what is there, at once or not at all. Raises OSError."""
+    """Replace the file atomically. Raises OSError."""
     publish(path, json.dumps(costs.as_dict(), allow_nan=False).encode(), sync=True)
 
 
-def _followed(known: Size, seen: Size) -> Size:
+def _updated(known: Size, measured: Size) -> Size:
     return Size(
-        max(seen.memory_bytes, known.memory_bytes - (known.memory_bytes - seen.memory_bytes) // 10),
-        max(seen.disk_bytes, known.disk_bytes - (known.disk_bytes - seen.disk_bytes) // 10),
+        max(measured.memory_bytes, known.memory_bytes - (known.memory_bytes - measured.memory_bytes) // 10),
+        max(measured.disk_bytes, known.disk_bytes - (known.disk_bytes - measured.disk_bytes) // 10),
     )
 
 
@@ -292,9 +305,7 @@ def _entries(top: tables.Table, key: str) -> list[dict[str, Any]]:
 
 def _kind(value: Any) -> str:
     if value not in get_args(StepKind):
-        raise InvalidRequest(
-            f"there is no operation of the kind {value!r:.80}", hint=f"use {', '.join(get_args(StepKind))}"
-        )
+        raise InvalidRequest(f"unknown kind of operation: {value!r:.80}", hint=f"use {', '.join(get_args(StepKind))}")
     return str(value)
 
 

@@ -1,8 +1,9 @@
-"""Who makes room when there is none: greedy-dual (FaasCache, ASPLOS'21).
+"""Which sandbox is destroyed when a new one finds no room: greedy-dual (FaasCache, ASPLOS'21).
 
-What would be missed least goes first, and the clock moves to what it was worth. Whoever becomes idle after that begins
-at the new clock, so that what was worth much once, and was not used since, is overtaken in the end. The clock is one
-number that the pool keeps: plans read it in `PlannerInput.clock` and `Idle.clock`, and move it by `Destroy.clock`.
+The sandbox with the lowest priority is evicted, and the pool's eviction clock moves to that priority. A sandbox that
+becomes idle later starts from the new clock value. So a sandbox that once had a high priority, and was not used since,
+is overtaken by newer ones and evicted in the end. The clock is one number, which the pool keeps: the planner reads it
+in `PlannerInput.clock` and `Idle.clock`, and moves it by `Destroy.clock`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dutyfree.pool.size import Size
 
 @dataclass(frozen=True, slots=True)
 class Evictable:
-    """A sandbox that could go."""
+    """A sandbox that may be evicted."""
 
     sandbox: str
     priority: float
@@ -24,12 +25,20 @@ class Evictable:
 
 
 def priority(clock: float, frequency: int, rebuild_s: float, share: float) -> float:
-    """What keeping a sandbox is worth: `clock` is the pool's of when it became idle, `share` what it takes."""
+    """The priority of a sandbox: the seconds of waiting that it saves, for each part of the pool that it takes.
+
+    `clock` is the eviction clock when it became idle, `frequency` the number of recorded requests for its state, and
+    `share` the result of the function of that name.
+    """
     return clock + frequency * rebuild_s / share
 
 
 def share(size: Size, limits: Limits) -> float:
-    """How many sandboxes' part of the pool one of this size takes, of whatever it takes most of: 1 or more."""
+    """How many average sandboxes this one takes the place of, at least 1.
+
+    An average sandbox has `memory_bytes / sandboxes` of memory and `disk_bytes / sandboxes` of disk. Of the two parts
+    the larger one counts, because that resource fills the pool first.
+    """
     parts = 1.0
     if limits.memory_bytes:
         parts = max(parts, limits.sandboxes * size.memory_bytes / limits.memory_bytes)
@@ -39,5 +48,5 @@ def share(size: Size, limits: Limits) -> float:
 
 
 def in_order(candidates: Iterable[Evictable]) -> list[Evictable]:
-    """Who would be missed least comes first; of equals, the one named first."""
+    """The candidates in the order of eviction: lowest priority first, then by id, so that plans are reproducible."""
     return sorted(candidates, key=lambda each: (each.priority, each.sandbox))

@@ -1,4 +1,4 @@
-"""What a request asks a pool for, as far as decisions depend on it."""
+"""The goal of a request: the part of it that the pool's decisions depend on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dutyfree.pool.state import Ladder, State
 
 
 class Goal(Protocol):
-    """A wanted state, and the way to it.
+    """A wanted state, and the ladder of states that leads to it.
 
-    A real pool's goals (`wanted.Wanted`) also hold specs and images; a simulated pool's hold nothing else.
+    The goals of a real pool (`wanted.Wanted`) also have specs and images. The goals of a simulated pool do not.
     """
 
     @property
     def ladder(self) -> Ladder:
-        """The states on the way, base first; the last one is what is wanted."""
+        """The states from the base to the wanted state, which is the last one."""
 
     def made_in(self, state: State) -> State:
-        """The state in which a new sandbox is created when `state` is asked for: the deepest one with an image.
+        """The state in which a new sandbox is created when `state` is requested: the deepest one with an image.
 
         A later reset takes the sandbox back to it.
         """

@@ -1,4 +1,4 @@
-"""The time between a grant and its end: one tenant, one sandbox, a fence between them."""
+"""Grants: each connects one lease with its sandbox, from the moment of granting until the lease ends."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import Ledger, SpanRecorder, account, now_ns
 
 DRAINING_S: Final = 5.0
-"""How long calls of a tenant may take to end after its lease."""
+"""How long the pool waits for a tenant's cancelled calls to end, after the end of its lease."""
 MAX_SPANS: Final = 20_000
+"""The most spans that are recorded for one lease."""
 
 
 class SpanSink:
-    """Receives the spans of a sandbox and passes them on to its present tenant; without a tenant, to `otherwise`."""
+    """Receives the spans of a sandbox and passes them on to its present tenant; without a tenant, to `fallback`."""
 
-    __slots__ = ("_otherwise", "listener")
+    __slots__ = ("_fallback", "listener")
 
-    def __init__(self, otherwise: SpanListener | None = None) -> None:
-        self._otherwise = otherwise
+    def __init__(self, fallback: SpanListener | None = None) -> None:
+        self._fallback = fallback
         self.listener: SpanListener | None = None
 
     def __call__(self, span: Span) -> None:
-        listener = self.listener or self._otherwise
+        listener = self.listener or self._fallback
         if listener is not None:
             listener(span)
 
@@ -47,25 +48,26 @@ class LiveSandbox:
 
 @dataclass(eq=False, slots=True)
 class Grant:
-    """One lease, from its request to its end, with all that its tenant needs."""
+    """One lease, from its request to its end, with everything that its tenant needs."""
 
     lease: Lease
     member: Member[Wanted]
     live: LiveSandbox
     rung: str
-    """Where a sandbox was found: `hit` is the wanted state, `cold` a creation."""
+    """The rung on which a sandbox was found: `hit` is the wanted state, `cold` means a creation."""
     fence: Fence
     binding: Binding
-    """What is bound to the lease, and the environment of stages that no image holds."""
+    """The binding of the lease, with the environment of those stages that are not part of the sandbox's image."""
     env: MaskedEnvironment
     capabilities: frozenset[Capability]
     restore: Callable[[Sandbox], Awaitable[None]] | None
-    """Adds the stages that a reset of the sandbox takes away; None if there are none."""
+    """Adds the stages that a reset of the sandbox removes; None if it removes none."""
     sealed: bool
-    """Whether snapshots and forks are refused: they would hold the memory of the sandbox, and secrets with it."""
+    """Whether snapshots and forks are refused: they would contain the sandbox's memory, and so the lease's secrets."""
     start_ns: int
-    """When it was asked for."""
+    """When the request came."""
     ready_ns: int = 0
+    """When the sandbox was ready in the wanted state; 0 before."""
     end_ns: int = 0
     spans: SpanRecorder = field(default_factory=lambda: SpanRecorder(MAX_SPANS))
 
@@ -80,30 +82,30 @@ class Grant:
         return (self.ready_ns - self.start_ns) / 1e6
 
     def ledger(self) -> Ledger:
-        """Where the time of the lease went, from its request on."""
+        """The time of the lease by phase, from its request on."""
         return account(self.spans.spans, self.start_ns, self.end_ns or now_ns())
 
 
 class Grants:
-    """Begins and ends the time of tenants in their sandboxes."""
+    """Begins and ends grants."""
 
     def __init__(
         self, stager: Stager, capabilities: frozenset[Capability], on_span: SpanListener | None, *, reports_wait: bool
     ) -> None:
-        """`reports_wait` says whether the wait for a sandbox is a span of its own, or its creation is reported."""
+        """`reports_wait` says whether the wait for a sandbox is reported as a span; otherwise its creation is."""
         self._stager = stager
         self._capabilities = capabilities
         self._on_span = on_span
         self._reports_wait = reports_wait
 
     def check(self, binding: Binding) -> None:
-        """Raise Unsupported for what cannot be bound on this substrate."""
+        """Raise Unsupported if this substrate cannot bind all of it."""
         binding.check(self._capabilities)
 
     def begin(
         self, lease: Lease, member: Member[Wanted], live: LiveSandbox, binding: Binding, rung: str, start_ns: int
     ) -> Grant:
-        """The grant of a new lease; `bind` comes next."""
+        """The grant of a new lease. The caller then calls `bind`."""
         state, made_in, wanted = member.state, member.made_in, member.goal
         bound = self._stager.bound(wanted, made_in, state, binding)
 
@@ -125,9 +127,9 @@ class Grants:
         )
 
     async def bind(self, grant: Grant, binding: Binding) -> None:
-        """Write the bound files; from now on the tenant gets the sandbox's spans. Raises as `binding.bind`."""
+        """Write the bound files, and pass the sandbox's spans on to the tenant. Raises as `binding.bind`."""
         if binding.files or binding.secret_files:
-            # The fence is entered: a lease that ends meanwhile ends this, too, before the next tenant gets the sandbox.
+            # If the lease ends meanwhile, the fence cancels the writing before the next tenant gets the sandbox.
             async with grant.fence:
                 await bind(grant.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
@@ -136,7 +138,7 @@ class Grants:
             grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
 
     def end_at_once(self, grant: Grant) -> bool:
-        """As `end`, if the tenant has neither a call in progress nor forks; otherwise do nothing, and return False."""
+        """End the grant without waiting. Returns False, and does nothing, if a call is in progress or forks exist."""
         if grant.fence.busy or grant.fence.forks:
             return False
         grant.fence.end()
@@ -144,7 +146,7 @@ class Grants:
         return True
 
     async def end(self, grant: Grant, how: str) -> bool:
-        """Put the tenant out and destroy its forks. False if one of its calls may still be on its way in."""
+        """Lock the tenant out and destroy its forks. Returns False if one of its calls may still reach the sandbox."""
         grant.fence.end(how)
         drained = await grant.fence.drained(DRAINING_S)
         if forks := grant.fence.forks:

@@ -1,4 +1,4 @@
-"""Acquires that may be repeated: a second call with the same key waits for the same lease."""
+"""Acquires with a key: a repeated call with the same key waits for the same lease, so that it can be retried."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from dutyfree.pool.grants import Grant
 from dutyfree.pool.state import State
 
 Name = tuple[str, str]
-"""An owner, and a key of its own."""
+"""The owner and its key. Two owners may use the same key for different leases."""
 
 
 @dataclass(slots=True)
 class _Shared:
+    """One acquire, for which several callers may wait."""
+
     task: asyncio.Task[Grant]
     state: State
     waiters: int = 0
 
 
 class KeyedAcquires:
-    """Acquires in progress that have a key. One without waiting callers is cancelled, and its lease is given up."""
+    """Acquires in progress that have a key.
 
-    def __init__(self, give_up: Callable[[Grant], object]) -> None:
-        self._give_up = give_up
+    When no caller waits for an acquire any more, it is cancelled; if it has been granted by then, `withdraw` ends the
+    grant.
+    """
+
+    def __init__(self, withdraw: Callable[[Grant], object]) -> None:
+        self._withdraw = withdraw
         self._shared: dict[Name, _Shared] = {}
 
     def is_pending(self, name: Name) -> bool:
@@ -36,16 +42,16 @@ class KeyedAcquires:
     async def join(
         self, name: Name, state: State, timeout_s: float, make: Callable[[], Coroutine[Any, Any, Grant]]
     ) -> Grant:
-        """Wait, for as long as this caller wants to, for the acquire of this name; without one, `make` begins it.
+        """Wait up to `timeout_s` for the acquire of this name. If there is none, begin one with `make`.
 
-        Raises InvalidRequest if that one wants another state, TimeoutError past the time, and as `make` does.
+        Raises InvalidRequest if that acquire is for another state, TimeoutError after `timeout_s`, and as `make` does.
         """
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = _Shared(asyncio.create_task(make()), state)
             shared.task.add_done_callback(lambda task: self._done(name, task))
         elif shared.state != state:
-            raise InvalidRequest(f"key {name[1]!r} stands for a lease on something else")
+            raise InvalidRequest(f"key {name[1]!r} belongs to a lease on another image or spec")
         shared.waiters += 1
         try:
             async with asyncio.timeout(timeout_s):
@@ -63,9 +69,9 @@ class KeyedAcquires:
         if not shared.task.done():
             shared.task.cancel()
         elif not shared.task.cancelled() and shared.task.exception() is None:
-            self._give_up(shared.task.result())  # it was granted at the last moment
+            self._withdraw(shared.task.result())  # the lease was granted just before the last caller left
 
     def _done(self, name: Name, task: asyncio.Task[Grant]) -> None:
         del self._shared[name]
         if not task.cancelled():
-            task.exception()  # marks it as seen: callers that wait raise it themselves
+            task.exception()  # waiting callers raise it; reading it here keeps asyncio from logging it as unhandled

@@ -1,4 +1,4 @@
-"""The ladders of what was asked for: found once, not at every request."""
+"""A cache of ladders, so that the ladder of a recipe or image is computed once and not for every request."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MAX_KNOWN: Final = 4096
 
 
 class LadderCache:
-    """Remembers the way to each recipe and image object, as it was when the object was used first.
+    """Keeps the goal of each recipe and image object, as it was when the object was used first.
 
-    Reading a recipe's inputs and building its layers takes milliseconds to minutes; a warm sandbox takes less than one.
-    To have changed inputs seen, load the recipe again.
+    Reading a recipe's inputs and building its layers takes milliseconds to minutes; leasing a warm sandbox takes less
+    than a millisecond. The cache does not see changed inputs: load the recipe again to use them.
     """
 
     def __init__(self, stager: Stager) -> None:
         self._stager = stager
         self._found: OrderedDict[Hashable, tuple[object, asyncio.Task[Wanted]]] = OrderedDict()
-        """With the object itself, so that no other object gets its id."""
+        """Keys contain the id of the recipe. The entry holds the recipe itself, so that no other object gets its id."""
         self._images: OrderedDict[Hashable, tuple[Image, Wanted]] = OrderedDict()
 
     def of_image(self, image: Image, spec: SandboxSpec) -> Wanted:
-        """The way to sandboxes as an image has them."""
+        """The goal of sandboxes that start from an image."""
         key = _key(image, spec)
         found = self._images.get(key)
         if found is None:
@@ -40,7 +40,7 @@ class LadderCache:
         return found[1]
 
     async def find(self, what: Recipe, spec: SandboxSpec) -> Wanted:
-        """The way to a recipe for sandboxes of this spec; raises as `Stager.wanted`, and tries again next time."""
+        """The goal of a recipe for sandboxes of this spec. Raises as `Stager.wanted`; failures are not cached."""
         key = _key(what, spec)
         if key not in self._found:
             self._found[key] = (what, asyncio.create_task(self._stager.wanted(what, spec)))
@@ -52,11 +52,11 @@ class LadderCache:
         if task.cancelled() or task.exception() is not None:
             self._found.pop(key, None)
         if task.cancelled():
-            raise SubstrateFailed("the pool was closed while this was built")
+            raise SubstrateFailed("the pool was closed while the recipe was built")
         return task.result()
 
     async def close(self) -> None:
-        """Stop building."""
+        """Cancel all builds in progress."""
         tasks = [task for _, task in self._found.values() if not task.done()]
         for task in tasks:
             task.cancel()

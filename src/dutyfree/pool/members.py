@@ -22,9 +22,10 @@ class Member(Generic[G]):
 
     id: str
     goal: G
-    """Why it was made; its states lie on the way there."""
+    """The goal for which it was made or promoted; its state is on the ladder of the goal."""
     state: State
     made_in: State
+    """The state after a reset."""
     size: Size = NO_SIZE
     begun_s: float = 0.0
     """When the last operation on it began."""
@@ -32,7 +33,7 @@ class Member(Generic[G]):
 
 @dataclass(eq=False, slots=True)
 class Running(Generic[G]):
-    """An operation in progress, and what it is done to."""
+    """An operation in progress, with its goal and its sandbox."""
 
     operation: Operation
     goal: G
@@ -43,8 +44,8 @@ class Running(Generic[G]):
 class Members(Generic[G]):
     """Records which sandboxes are idle, returned and leased, and which operations run.
 
-    A sandbox is in exactly one of these places. Forks of leased sandboxes are counted by number alone: they belong to
-    the lease, not to the pool.
+    A sandbox is in exactly one of these places. Of forks, only the number is recorded: they belong to the lease, not to
+    the pool.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Members(Generic[G]):
         self._returned: dict[str, Returned] = {}
         self._leased: dict[str, Member[G]] = {}
         self._leased_size = NO_SIZE
-        """The sum over `_leased`, kept up to date: plans ask for it all the time."""
+        """The total size of `_leased`. Every plan needs it, so that it is not computed anew each time."""
         self._running: dict[int, Running[G]] = {}
         self._busy = 0
         self._numbers = itertools.count(1)
@@ -74,7 +75,7 @@ class Members(Generic[G]):
 
     @property
     def returned(self) -> tuple[Returned, ...]:
-        """Sandboxes whose lease has ended and that are neither reset nor destroyed yet."""
+        """Sandboxes whose lease has ended, before their reset or destruction begins."""
         return tuple(self._returned.values())
 
     @property
@@ -89,7 +90,7 @@ class Members(Generic[G]):
 
     @property
     def leased_size(self) -> Size:
-        """What leased sandboxes and their forks take together; a fork counts as much as its parent."""
+        """The total size of leased sandboxes and their forks; a fork counts as much as its parent."""
         total = self._leased_size
         for sandbox, count in self.forks.items():
             total += self._leased[sandbox].size * count
@@ -97,14 +98,14 @@ class Members(Generic[G]):
 
     @property
     def total_size(self) -> Size:
-        """What all sandboxes take together, those that are being made and destroyed included."""
+        """The total size of all sandboxes, also of those that are being created or destroyed."""
         sizes = [member.size for member in self._members.values()]
         sizes += [running.operation.size for running in self._running.values()]
         return sum(sizes, self.leased_size)
 
     @property
     def count(self) -> int:
-        """The number of all sandboxes, those that are being made and destroyed included."""
+        """The number of all sandboxes, also of those that are being created or destroyed."""
         return len(self._members) + len(self._running) + self.leased
 
     @property
@@ -144,7 +145,7 @@ class Members(Generic[G]):
         self._leased_size += member.size
 
     def resize(self, member: Member[G], size: Size) -> None:
-        """Record what a leased sandbox was found to take."""
+        """Record the measured size of a leased sandbox."""
         self._leased_size += size - member.size
         member.size = size
 
@@ -157,7 +158,7 @@ class Members(Generic[G]):
         self._returned[member.id] = Returned(member.id, member.made_in, member.size)
 
     def take(self, sandbox: str, now_s: float) -> Member[G]:
-        """Take a sandbox out of the idle and returned ones, to lease it or to do something to it."""
+        """Remove a sandbox from the idle or returned ones, to lease it or to begin an operation on it."""
         member = self._members.pop(sandbox)
         if self._returned.pop(sandbox, None) is None:
             idle = self._idle[member.state]
@@ -181,7 +182,7 @@ class Members(Generic[G]):
         return running
 
     def idle_s(self, now_s: float) -> dict[str, float]:
-        """The time that sandboxes have been idle, added up by rung: what keeping them warm has cost."""
+        """The total time that sandboxes have been idle, by rung: the price of keeping them warm."""
         totals = dict(self._idle_s)
         for each in self.all_idle:
             name = self._members[each.sandbox].goal.ladder.name_of(each.state)

@@ -1,4 +1,4 @@
-"""Counters of a pool, and its last readiness times. Everything is bounded."""
+"""The counters of a pool and its latest readiness times, in bounded space."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dutyfree.pool.outcomes import Outcome, OutcomeKind, Outcomes
 from dutyfree.pool.planner_input import OperationKind
 
 _KEPT: Final = 4096
-"""Readiness times that are kept: enough for a p99 of the recent past."""
+"""The number of readiness times that are kept: enough for a p99 of recent requests."""
 HIT: Final = "hit"
-"""The rung of a request that found an idle sandbox in just the wanted state."""
+"""The rung of a request that found an idle sandbox in exactly the wanted state."""
 
 
 class Metrics:
@@ -26,18 +26,18 @@ class Metrics:
         self.failures: Counter[tuple[OperationKind, str]] = Counter()
         """Failed operations, by kind and by the name of the error's class."""
         self.destroyed: Counter[str] = Counter()
-        """Sandboxes that the planner has ended, by its reason."""
+        """Sandboxes that the planner has destroyed, by reason."""
         self.lost = 0
-        """Sandboxes that died by themselves."""
+        """Sandboxes that died without a command of the pool."""
         self.expired = 0
-        """Leases that ran out."""
+        """Leases that have expired."""
         self.saved_s = 0.0
-        """Waiting that warm sandboxes have saved: the cost of creations, less the time that callers did wait."""
+        """Waiting time that warm sandboxes have saved: the expected time of a creation less the actual wait."""
         self._readiness_ms: deque[float] = deque(maxlen=_KEPT)
         self.readiness_total_ms = 0.0
 
     def acquired(self, rung: str, readiness_ms: float, saved_s: float) -> None:
-        """Count a granted request: `readiness_ms` after it came its sandbox was ready."""
+        """Count a granted request, whose sandbox was ready `readiness_ms` after the request came."""
         self.acquires[rung] += 1
         self.outcomes.count(Outcome(OutcomeKind.OBSERVATION))
         self._readiness_ms.append(readiness_ms)
@@ -50,11 +50,11 @@ class Metrics:
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of requests that found just what they wanted; None before the first request."""
+        """The share of requests that found a sandbox in exactly the wanted state; None before the first request."""
         total = self.acquires.total()
         return self.acquires[HIT] / total if total else None
 
     def readiness_ms(self, quantile: float) -> float | None:
-        """A quantile of the last times from request to sandbox; None before there are any."""
+        """A quantile of the latest readiness times; None before the first."""
         ordered = sorted(self._readiness_ms)
         return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else None

@@ -1,4 +1,4 @@
-"""Carries out operations on real sandboxes: creations, promotions, resets and destructions, each one a task."""
+"""Carries out operations on real sandboxes: creations, promotions, resets and destructions, each in its own task."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from dutyfree.pool.wanted import Wanted
 T = TypeVar("T")
 
 _DESTRUCTIONS: Final = 3
-"""Attempts to destroy a sandbox; what is left after them is removed when the substrate closes."""
+"""Attempts to destroy a sandbox. If all fail, the substrate removes the sandbox when it closes."""
 _RETRY_S: Final = 0.2
+"""The pause after the first failed attempt; it grows by as much with each further one."""
 
 OnFinished = Callable[[Start[Wanted], str, DutyfreeError | None, bool], None]
 """Called with the operation, the id of a new sandbox, the error if it failed, and whether it was aborted."""
 
 
 class Operations:
-    """Runs operations beside each other and measures what each step of them costs."""
+    """Runs operations concurrently and measures the duration of each of their steps."""
 
     def __init__(
         self,
@@ -45,22 +46,22 @@ class Operations:
         self._now = now
         self._on_finished = on_finished
         self._running: dict[int, asyncio.Task[DutyfreeError | None]] = {}
-        self._endings: dict[int, asyncio.Task[DutyfreeError | None]] = {}
-        """Destructions, which `close` does not cancel."""
+        self._destructions: dict[int, asyncio.Task[DutyfreeError | None]] = {}
+        """Destructions are apart, because `close` does not cancel them: it would have to begin them again."""
         self._background: set[asyncio.Task[Any]] = set()
         self.live: dict[str, LiveSandbox] = {}
         """Every sandbox of the pool, leased ones included, by its id."""
 
     def start(self, start: Start[Wanted]) -> asyncio.Task[DutyfreeError | None]:
-        """Begin an operation. The task never raises: it gives the error if the operation failed."""
-        tasks = self._endings if start.kind is OperationKind.DESTROY else self._running
+        """Begin an operation. The task never raises: it returns the error if the operation failed."""
+        tasks = self._destructions if start.kind is OperationKind.DESTROY else self._running
         task = asyncio.get_running_loop().create_task(self._run(start))
         tasks[start.number] = task
         task.add_done_callback(lambda _: tasks.pop(start.number, None))
         return task
 
     def abort(self, number: int) -> None:
-        """Give up an operation that is not wanted any more; what it has made is removed."""
+        """Cancel an operation. A sandbox that it has made is destroyed."""
         if (task := self._running.get(number)) is not None:
             task.cancel()
 
@@ -69,15 +70,15 @@ class Operations:
         return sandbox in self.live and self.live[sandbox].sandbox.alive
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something else in the background that ends by itself; `close` waits for it."""
+        """Run another coroutine in the background. `close` waits for its end and does not cancel it."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
 
     async def close(self) -> None:
-        """Cancel operations in progress and destroy every sandbox. Raises SubstrateFailed for one that does not end."""
-        while tasks := {*self._running.values(), *self._endings.values(), *self._background}:
+        """Cancel operations in progress and destroy every sandbox. Raises SubstrateFailed if a destruction fails."""
+        while tasks := {*self._running.values(), *self._destructions.values(), *self._background}:
             for task in self._running.values():
                 task.cancel()
             await asyncio.wait(tasks)
@@ -87,7 +88,7 @@ class Operations:
                 raise outcome
 
     async def _run(self, start: Start[Wanted]) -> DutyfreeError | None:
-        """Run one operation, and report it when nothing is left of a failed one."""
+        """Run one operation and report its end. The sandbox of a failed one is destroyed before the report."""
         sandbox, error, aborted = "", None, False
         try:
             sandbox = await self._carry_out(start)
@@ -133,7 +134,7 @@ class Operations:
         return sandbox.id
 
     async def _created(self, start: Start[Wanted], spans: SpanSink) -> Sandbox:
-        """A new sandbox. Raises DeadlineExceeded for a creation that is stuck: it would hold its place for minutes."""
+        """Create a sandbox. Raises DeadlineExceeded for a stuck creation, which would hold its place for minutes."""
         try:
             async with asyncio.timeout(start.within_s) as limit:
                 return await self._stager.create(start.goal, start.state, spans)
@@ -141,11 +142,11 @@ class Operations:
             if not limit.expired():
                 raise
             usual_s = self._costs.estimate(Step.create(start.made_in)).mean_s
-            message = f"a creation did not end within {start.within_s:.3g} s; {usual_s:.2g} s are usual"
+            message = f"a creation did not end within {start.within_s:.3g} s; the mean is {usual_s:.2g} s"
             raise DeadlineExceeded(message) from None
 
     async def _climb(self, sandbox: str, wanted: Wanted, have: State, to: State) -> None:
-        """Add stages one by one, so that the cost of each is measured."""
+        """Add stages one by one, to measure the duration of each."""
         live = self.live[sandbox]
         while have != to:
             following = to.cut(have.depth + 1)
@@ -155,7 +156,7 @@ class Operations:
             have = following
 
     async def _destroy(self, sandbox: str) -> None:
-        """Destroy a sandbox. Raises SubstrateFailed if it does not end after several attempts."""
+        """Destroy a sandbox. Raises SubstrateFailed after `_DESTRUCTIONS` failed attempts."""
         live = self.live[sandbox].sandbox
         for attempt in range(1, _DESTRUCTIONS + 1):
             try:

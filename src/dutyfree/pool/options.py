@@ -19,27 +19,28 @@ MAX_BYTES: Final = 2**60
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """The defaults suit one training process on one machine."""
+    """The settings of a pool. The defaults suit one training process on one machine."""
 
     sandboxes: int = 64
-    """The most sandboxes at any time: leased, idle, being made, and forks of leased ones."""
+    """The most sandboxes at any time: leased ones and their forks, idle ones, and those that are being created."""
     memory_bytes: int | None = None
-    """The most memory that they may take together, by what sandboxes in the same states were measured to take."""
+    """The most memory that all sandboxes may take together. It is expected from measurements in the same states."""
     disk_bytes: int | None = None
-    """The most disk space that they may take together, likewise."""
+    """The most disk space that all sandboxes may take together, expected in the same way."""
     at_once: int | None = None
-    """Creations, promotions and resets in progress; by default two for each processor."""
+    """The most creations, promotions and resets at the same time; by default two for each processor."""
     policy: Policy | str = Policy.LOCALITY
-    """`locality`; or, to compare it with, `no-locality` and `cold`."""
+    """`locality`. For comparisons: `no-locality` and `cold`."""
     layers: bool = True
-    """Whether stages become layers, where the substrate can; otherwise they are carried out in every sandbox."""
+    """Whether stages become layers, if the substrate has images; otherwise they are run inside every sandbox."""
     waiting: int = 4096
-    """Requests that may wait; more are refused with CapacityError."""
+    """The most requests that may wait; further ones are refused with CapacityError."""
     waiting_per_owner: int | None = None
+    """The most requests of one owner that may wait; by default as many as `waiting`."""
     timeout_s: float = 600.0
-    """How long a request waits unless it says otherwise."""
+    """How long a request waits, unless it has a timeout of its own."""
     ttl_s: float = 3600.0
-    """How long a lease lasts unless it says otherwise, or is renewed. Infinite: until it is released."""
+    """How long a lease lasts, unless the request says otherwise or the lease is renewed. Infinite: until released."""
     costs: Path | str | None = None
     """A file that keeps measured costs from one run to the next."""
 
@@ -63,7 +64,7 @@ class PoolOptions:
 
     @property
     def limits(self) -> Limits:
-        """What plans must keep to."""
+        """The limits for the planner."""
         at_once = self.at_once if self.at_once is not None else 2 * (os.cpu_count() or 1)
         return Limits(self.sandboxes, self.memory_bytes, self.disk_bytes, at_once)
 

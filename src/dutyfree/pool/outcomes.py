@@ -14,23 +14,23 @@ from dutyfree.model import Phase
 
 MAX_CAUSES: Final = 64
 OTHER: Final = "other"
-"""What causes are counted as, once there are too many."""
+"""The cause under which further causes are counted after the first `MAX_CAUSES`."""
 
 
 class OutcomeKind(StrEnum):
-    """How something ended: exactly one of these, the worst last."""
+    """How an acquire ended, the worst kind last."""
 
     OBSERVATION = "observation"
-    """It gave what it was asked for. A command that fails does that, too."""
+    """It gave a result. A command that fails also gives a result."""
     CALLER_ERROR = "caller-error"
     CAPACITY = "capacity"
     INFRA_FAILED = "infra-failed"
-    """There is no result, good or bad: never a reward."""
+    """The infrastructure failed. There is no result, so it must never count as a reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one thing ended and, for all but observations, where and by which error."""
+    """How one acquire ended; for all kinds but observations, also the phase and the error."""
 
     kind: OutcomeKind
     phase: Phase | None = None
@@ -41,8 +41,8 @@ class Outcome:
 def classify(error: BaseException, phase: Phase | None = None) -> Outcome:
     """The outcome of an acquire that raised `error` in `phase`.
 
-    An exception that is not one of ours is a bug of the machinery, so it counts as the machinery's failure. A
-    cancellation is the caller's own.
+    An exception that is not a DutyfreeError is a bug of the infrastructure, and counts as its failure. A cancellation
+    comes from the caller, and counts as a caller error.
     """
     return Outcome(_kind(error), phase, type(error).__name__)
 
@@ -58,14 +58,14 @@ def _kind(error: BaseException) -> OutcomeKind:
 
 
 class Outcomes:
-    """Counts outcomes by kind, phase and cause; of causes, the first `MAX_CAUSES` have a count of their own."""
+    """Counts outcomes by kind, phase and cause. Only the first `MAX_CAUSES` causes have a count of their own."""
 
     def __init__(self) -> None:
         self._counts: Counter[Outcome] = Counter()
         self._causes: set[str] = set()
 
     def count(self, outcome: Outcome) -> None:
-        """One more of these."""
+        """Count one outcome."""
         if outcome.cause and outcome.cause not in self._causes:
             if len(self._causes) >= MAX_CAUSES:
                 outcome = Outcome(outcome.kind, outcome.phase, OTHER)
@@ -75,11 +75,11 @@ class Outcomes:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all outcomes."""
         return self._counts.total()
 
     def by_kind(self) -> Mapping[OutcomeKind, int]:
-        """How many ended in each way, ways that nothing ended in included."""
+        """The number of outcomes of each kind; kinds without outcomes have 0."""
         totals = dict.fromkeys(OutcomeKind, 0)
         for outcome, count in self._counts.items():
             totals[outcome.kind] += count
@@ -90,7 +90,7 @@ class Outcomes:
         return sorted(self._counts.items(), key=lambda row: (row[0].kind, row[0].phase or "", row[0].cause))
 
     def as_dict(self) -> dict[str, object]:
-        """The same for JSON."""
+        """All counts, as JSON values."""
         rows = [
             {"kind": each.kind.value, "phase": each.phase and each.phase.value, "cause": each.cause, "count": count}
             for each, count in self.rows()

@@ -1,8 +1,16 @@
-"""What to do next: a view of a pool in, commands out. Pure, and the same for a real pool and a simulated one.
+"""The planner: the state of a pool goes in, commands come out. Pure, and the same for a real and a simulated pool.
 
-`slots` says what would be good to have. Here existing sandboxes, and those under way, are given to slots in the order
-of worth, as many as the limits allow; for each slot that is left empty the cheapest way to fill it is begun; and what
-fills no slot is kept while it can be expected to be of use, and makes room first.
+A plan is made in four steps:
+
+1. `slots` lists the sandboxes that the pool should have, the most valuable first.
+2. The planner assigns existing sandboxes, and those that operations in progress will give, to slots in this order, as
+   far as the limits allow.
+3. For each slot that stays empty it begins the cheapest operation that fills it: a reset, a promotion or a creation.
+4. A sandbox that fills no slot is kept while a request for it is likely. It is the first to be evicted if an operation
+   of step 3 finds no room.
+
+The planner keeps no state between two plans. So each plan corrects what has changed since the last one, and a test can
+check a plan by its input alone.
 """
 
 from __future__ import annotations
@@ -26,26 +34,28 @@ from dutyfree.pool.state import State
 _SINCE = attrgetter("since_s")
 
 
-def plan(view: PlannerInput) -> tuple[PlannerCommand, ...]:
-    """What is to be begun now, the most urgent first. An empty plan means that all is well until something happens."""
-    return _Planning(view).commands()
+def plan(planner_input: PlannerInput) -> tuple[PlannerCommand, ...]:
+    """The operations to begin now, the most urgent first. An empty plan means that there is nothing to do."""
+    return _Planning(planner_input).commands()
 
 
-def plan_until(view: PlannerInput) -> tuple[tuple[PlannerCommand, ...], float]:
-    """As `plan`, and when the next plan must come at the latest for announced demand; infinite if none is announced."""
-    planning = _Planning(view)
+def plan_until(planner_input: PlannerInput) -> tuple[tuple[PlannerCommand, ...], float]:
+    """As `plan`, and when the next plan must come at the latest for announced demand; infinite if there is none."""
+    planning = _Planning(planner_input)
     return planning.commands(), planning.next_announced_s
 
 
-def plan_cold(view: PlannerInput) -> tuple[PlannerCommand, ...]:
-    """The plan of a pool that keeps nothing: one new sandbox for each request, and an end to all that come back."""
-    back = tuple(Returned(each.sandbox, each.made_in, each.size) for each in view.idle)
-    unable = replace(view.abilities, reset=False)
-    return plan(replace(view, demand=Demand(), abilities=unable, idle=(), returned=(*view.returned, *back)))
+def plan_cold(planner_input: PlannerInput) -> tuple[PlannerCommand, ...]:
+    """The plan of a pool that keeps no sandboxes: one creation for each request, and the end of all other sandboxes."""
+    # Idle sandboxes count as returned ones that cannot be reset: the planner then destroys them.
+    unused = tuple(Returned(each.sandbox, each.made_in, each.size) for each in planner_input.idle)
+    returned = (*planner_input.returned, *unused)
+    no_reset = replace(planner_input.abilities, reset=False)
+    return plan(replace(planner_input, demand=Demand(), abilities=no_reset, idle=(), returned=returned))
 
 
 class _Room:
-    """Places, memory and disk that are left."""
+    """The places, memory and disk that are left."""
 
     __slots__ = ("disk_bytes", "memory_bytes", "places")
 
@@ -69,41 +79,46 @@ class _Room:
 
 
 class _Planning:
-    """One plan in the making: what is not spoken for yet, and what was decided."""
+    """The work on one plan: the sandboxes that are not assigned yet, and the commands so far."""
 
-    def __init__(self, view: PlannerInput) -> None:
-        self._view = view
+    def __init__(self, planner_input: PlannerInput) -> None:
+        self._input = planner_input
         self._commands: list[PlannerCommand] = []
-        self._operations_left = view.limits.at_once - sum(
-            [operation.kind is not OperationKind.DESTROY for operation in view.operations]
+        self._operations_left = planner_input.limits.at_once - sum(
+            [operation.kind is not OperationKind.DESTROY for operation in planner_input.operations]
         )
         self._idle: dict[State, list[Idle]] = {}
-        """Of each state, longest idle first. The ones that were idle for the least time fill slots."""
-        for idle in sorted(view.idle, key=_SINCE):
+        """Idle sandboxes that are not assigned, by state, longest idle first. Slots take the ones at the end, so that
+        sandboxes that a state no longer needs get old and expire."""
+        for idle in sorted(planner_input.idle, key=_SINCE):
             self._idle.setdefault(idle.state, []).append(idle)
-        self._back: dict[State, list[Returned]] = {}
-        for back in view.returned:
-            self._back.setdefault(back.made_in, []).append(back)
-        self._coming, lost = _counted_on(view)
+        self._returned: dict[State, list[Returned]] = {}
+        """Returned sandboxes that are not assigned, by the state to which a reset takes them."""
+        for returned in planner_input.returned:
+            self._returned.setdefault(returned.made_in, []).append(returned)
+        self._coming, late = _coming_and_late(planner_input)
+        """The sizes of the sandboxes that operations in progress will give, by state."""
         self._filled: defaultdict[State, list[tuple[Slot, Idle]]] = defaultdict(list)
-        """Idle sandboxes that fill slots; of each state, those of the least worth last."""
+        """Idle sandboxes that are assigned to slots, by state; those in the least valuable slots come last."""
         self._blocked: list[tuple[Size, int]] = []
-        """What wants to be created, or to grow, and finds no room: sizes and places."""
-        self._gone: set[str] = set()
-        self._allowed = _Room(view.limits)
-        """For slots: all that is not leased, or held by operations that are not counted on."""
-        self._allowed.take(view.leased_size, view.leased)
-        for size in lost:
+        """Size and places of each operation that found no room. `_evict` makes room for them."""
+        self._evicted: set[str] = set()
+        # There are two budgets. Slots may use everything that idle sandboxes hold now, because these can be destroyed.
+        # A new operation may use only what is free at this moment, because a destruction takes time.
+        self._allowed = _Room(planner_input.limits)
+        """The room for slots: all except leased sandboxes and late operations."""
+        self._allowed.take(planner_input.leased_size, planner_input.leased)
+        for size in late:
             self._allowed.take(size)
-        self._room = _Room(view.limits)
-        """For new sandboxes, at this moment."""
-        self._room.take(view.leased_size, view.leased)
-        for size in _held(view):
-            self._room.take(size)
-        existing = {state: len(there) for state, there in self._idle.items()}
+        self._free = _Room(planner_input.limits)
+        """The room for new operations: all that no sandbox and no operation holds now."""
+        self._free.take(planner_input.leased_size, planner_input.leased)
+        for size in _held(planner_input):
+            self._free.take(size)
+        existing = {state: len(idle_here) for state, idle_here in self._idle.items()}
         for state, sizes in self._coming.items():
             existing[state] = existing.get(state, 0) + len(sizes)
-        self._slots = Slots(view, existing)
+        self._slots = Slots(planner_input, existing)
 
     @property
     def next_announced_s(self) -> float:
@@ -111,18 +126,20 @@ class _Planning:
         return self._slots.next_announced_s
 
     def commands(self) -> tuple[PlannerCommand, ...]:
-        """The whole plan."""
+        """All commands of the plan."""
         self._fill(self._assign())
         self._end_old()
         self._evict()
         self._keep_returned()
         return tuple(self._commands)
 
-    # What is there is given to slots.
+    # Step 2: existing sandboxes are assigned to slots.
 
     def _assign(self) -> list[Slot | Returned]:
-        """Give slots what is there or under way, as far as the limits allow. What is to be done for the others comes
-        out in their order: slots that are empty, and sandboxes that fill one as soon as they are reset."""
+        """Assign sandboxes to slots, as far as the limits allow, and return the work that is left, in order.
+
+        The work is an empty slot for each missing sandbox, and each returned sandbox that fills a slot after a reset.
+        """
         to_do: list[Slot | Returned] = []
         for group in self._slots.groups:
             if self._allowed.places < 1:
@@ -131,19 +148,22 @@ class _Planning:
             if not rest:
                 continue
             waiting = group[0].tier is Tier.WAITING
-            for slot in _in_turn(rest) if waiting else _in_order(rest):
+            # Waiting requests for different states share the free places evenly. Announcements are filled one by one.
+            for slot in _round_robin(rest) if waiting else _one_by_one(rest):
                 size = self._slots.size(slot.state)
                 if self._allowed.fits(size):
                     self._allowed.take(size)
                     to_do.append(slot)
                 elif waiting and group is self._slots.groups[0]:
-                    return to_do  # whoever is next waits for leases to end, and nobody takes what they give back
+                    # The next request has to wait until leases end. All other slots stay empty: they would take the
+                    # room that these leases free.
+                    return to_do
                 elif self._allowed.places < 1:
                     break
         return to_do
 
     def _match(self, slot: Slot, to_do: list[Slot | Returned]) -> int:
-        """Give a slot what is in just its state; how many are missing."""
+        """Assign sandboxes in exactly the slot's state to it; returns how many are missing."""
         state, left = slot.state, slot.places
         idle, coming = self._idle.get(state), self._coming.get(state)
         while left and idle and self._allowed.fits(idle[-1].size):
@@ -154,17 +174,18 @@ class _Planning:
             self._allowed.take(coming.pop())
             left -= 1
         if left and self._reset_pays(state, self._slots.rebuild_s(state)):
-            back = self._back[state]
-            while left and back and self._allowed.fits(back[0].size):
-                self._allowed.take(back[0].size)
-                to_do.append(back.pop(0))
+            returned = self._returned[state]
+            while left and returned and self._allowed.fits(returned[0].size):
+                self._allowed.take(returned[0].size)
+                to_do.append(returned.pop(0))
                 left -= 1
         return left
 
-    # What is missing is begun.
+    # Step 3: operations that fill the empty slots begin.
 
     def _fill(self, to_do: list[Slot | Returned]) -> None:
-        """Begin the cheapest way to fill each slot. Robbed ones come to the end of the list, and get their turn."""
+        """Begin the cheapest operation for each empty slot. `_fill_one` adds slots that have lost a sandbox at the end
+        of `to_do`, so that this loop fills them, too."""
         for each in to_do:
             if self._operations_left <= 0:
                 return
@@ -174,7 +195,8 @@ class _Planning:
                 self._fill_one(each, to_do)
 
     def _fill_one(self, slot: Slot, to_do: list[Slot | Returned]) -> None:
-        costs, state = self._view.costs, slot.state
+        """Look for a sandbox on a lower rung, the nearest first, while adding its missing stages beats a creation."""
+        costs, state = self._input.costs, slot.state
         create_s, missing_s = self._slots.rebuild_s(state), 0.0
         for depth in range(state.depth - 1, 0, -1):
             missing_s += costs.stage_s(state.digests[depth])
@@ -183,29 +205,32 @@ class _Planning:
             prefix = state.cut(depth)
             if idle := self._idle.get(prefix):
                 return self._promote(idle.pop(0), state)
-            if self._may_rob(slot, prefix):
-                loser, robbed = self._filled[prefix].pop()
+            if self._may_take_from_slot(slot, prefix):
+                loser, taken = self._filled[prefix].pop()
                 to_do.append(loser._replace(places=1))
-                return self._promote(robbed, state)
-            if slot.tier is Tier.WAITING and prefix in self._view.ladders:
-                continue  # whoever wants just that would take it before it can go on
+                return self._promote(taken, state)
+            # A sandbox that is not ready yet can be promoted only later. If requests for `prefix` itself are known,
+            # one of these may take it first, so a waiting request does not rely on it.
+            if slot.tier is Tier.WAITING and prefix in self._input.ladders:
+                continue
             if coming := self._coming.get(prefix):
-                coming.pop()  # it is promoted when it is there
+                coming.pop()  # a later plan promotes it, when it is ready
                 return None
             if self._reset_pays(prefix, create_s - missing_s):
-                return self._begin(Reset(self._back[prefix].pop(0).sandbox), NO_SIZE, places=0)
+                return self._begin(Reset(self._returned[prefix].pop(0).sandbox), NO_SIZE, places=0)
         return self._begin(Create(state), self._slots.size(state))
 
-    def _may_rob(self, slot: Slot, prefix: State) -> bool:
-        """Whether a slot may take the sandbox of one of less worth, for which a new one is made then.
+    def _may_take_from_slot(self, slot: Slot, prefix: State) -> bool:
+        """Whether a slot may take the sandbox of a less urgent slot, for which the planner then makes a new one.
 
-        Where creations take as long on every rung, that pays for somebody who waits already; elsewhere two share the
-        work that the creation for one of them takes.
+        With images, a creation takes about the same time on every rung. So it saves no work in total, but it shortens
+        the wait of a request that waits already. Without images it saves work: the replacement is created on the lower
+        rung, with fewer stages.
         """
         filled = self._filled.get(prefix)
         if not filled or filled[-1][0].tier <= slot.tier:
             return False
-        return slot.tier is Tier.WAITING or not self._view.abilities.images
+        return slot.tier is Tier.WAITING or not self._input.abilities.images
 
     def _promote(self, idle: Idle, state: State) -> None:
         has, size = idle.size, self._slots.size(state)
@@ -213,56 +238,66 @@ class _Planning:
         self._begin(Promote(idle.sandbox, state), growth, places=0)
 
     def _begin(self, command: PlannerCommand, size: Size, places: int = 1) -> None:
-        """Once one thing has found no room, nothing after it may take what it waits for."""
+        """Begin an operation if there is room for it.
+
+        Once one operation has found no room, none after it may take room. Otherwise small operations of little worth
+        would keep a large, urgent one waiting for ever.
+        """
         self._operations_left -= 1
         if not places and size == NO_SIZE:
             self._commands.append(command)
-        elif not self._blocked and self._room.fits(size, places):
-            self._room.take(size, places)
+        elif not self._blocked and self._free.fits(size, places):
+            self._free.take(size, places)
             self._commands.append(command)
         else:
             self._blocked.append((size, places))
 
-    # What fills no slot makes room, is kept, or ends.
+    # Step 4: sandboxes that fill no slot are kept, demoted, evicted or destroyed.
 
     def _end_old(self) -> None:
-        if not self._view.abilities.reset:
-            for back in self._view.returned:
-                self._end(Destroy(back.sandbox, "unusable"), back.size)
-            self._back.clear()
-        for state, there in self._idle.items():
-            if not there or self._view.now_s - there[0].since_s <= self._view.tuning.keep_at_least_s:
+        """Destroy returned sandboxes that cannot be reset, and end idle ones that have expired."""
+        if not self._input.abilities.reset:
+            for returned in self._input.returned:
+                self._end(Destroy(returned.sandbox, "unusable"), returned.size)
+            self._returned.clear()
+        for state, idle_here in self._idle.items():
+            # `ttl_s` is never shorter than `keep_at_least_s`. This check saves computing it in most plans.
+            if not idle_here or self._input.now_s - idle_here[0].since_s <= self._input.tuning.keep_at_least_s:
                 continue
-            oldest_s = self._view.now_s - self._slots.ttl_s(state)
-            while there and there[0].since_s < oldest_s:
-                self._outlived(there.pop(0))
+            oldest_s = self._input.now_s - self._slots.ttl_s(state)
+            while idle_here and idle_here[0].since_s < oldest_s:
+                self._end_expired(idle_here.pop(0))
 
-    def _outlived(self, idle: Idle) -> None:
-        """Demoted, if that makes it what somebody can be expected to want; ended otherwise."""
+    def _end_expired(self, idle: Idle) -> None:
+        """Demote an expired sandbox if requests for the state that it was made in are likely; otherwise destroy it."""
         useful = idle.made_in != idle.state and idle.made_in in self._slots.useful
-        if useful and self._view.abilities.reset and self._operations_left > 0 and not self._blocked:
+        if useful and self._input.abilities.reset and self._operations_left > 0 and not self._blocked:
             self._begin(Demote(idle.sandbox), NO_SIZE, places=0)
         else:
             self._end(Destroy(idle.sandbox, "expired"), idle.size)
 
     def _evict(self) -> None:
-        """Make room for what found none, but never for a part of it: what goes for nothing is missed."""
+        """Destroy sandboxes that fill no slot until the blocked operations have room; a later plan begins these.
+
+        If even all candidates would not make enough room for an operation, none of them is destroyed for it: that
+        would lose sandboxes and gain nothing.
+        """
         if not self._blocked:
             return
-        for operation in self._view.operations:
+        for operation in self._input.operations:
             if operation.kind is OperationKind.DESTROY:
-                self._room.give(operation.size)
+                self._free.give(operation.size)
         candidates = eviction.in_order(self._candidates())
         for size, places in self._blocked:
             chosen: list[eviction.Evictable] = []
-            while not self._room.fits(size, places):
+            while not self._free.fits(size, places):
                 if not candidates:
                     return
                 chosen.append(candidates.pop(0))
-                self._room.give(chosen[-1].size)
-            self._room.take(size, places)
+                self._free.give(chosen[-1].size)
+            self._free.take(size, places)
             for each in chosen:
-                self._gone.add(each.sandbox)
+                self._evicted.add(each.sandbox)
                 self._commands.append(Destroy(each.sandbox, "evicted", each.priority))
 
     def _candidates(self) -> Iterator[eviction.Evictable]:
@@ -270,93 +305,98 @@ class _Planning:
             worth = self._worth(state)
             for each in idle:
                 yield eviction.Evictable(each.sandbox, each.clock + worth, each.size)
-        for state, back in self._back.items():
-            worth = self._view.clock + self._worth(state)
-            for given in back:
-                yield eviction.Evictable(given.sandbox, worth, given.size)
+        for state, returned in self._returned.items():
+            worth = self._input.clock + self._worth(state)
+            for one in returned:
+                yield eviction.Evictable(one.sandbox, worth, one.size)
 
     def _worth(self, state: State) -> float:
-        view, rebuild_s = self._view, self._slots.rebuild_s(state)
-        past = view.demand.past(state, rebuild_s)
+        """The eviction priority of a sandbox in a state, without the clock."""
+        given, rebuild_s = self._input, self._slots.rebuild_s(state)
+        past = given.demand.past(state, rebuild_s)
         frequency = 0 if past is None else past.arrivals
-        return eviction.priority(0.0, frequency, rebuild_s, eviction.share(view.costs.size(state), view.limits))
+        return eviction.priority(0.0, frequency, rebuild_s, eviction.share(given.costs.size(state), given.limits))
 
     def _keep_returned(self) -> None:
-        """Those that nobody needs just now are reset if they are of use to somebody, and ended otherwise."""
-        for state, there in self._back.items():
+        """Reset the returned sandboxes that fill no slot if requests for their state are likely, else destroy them."""
+        for state, returned in self._returned.items():
             useful = state in self._slots.useful and self._reset_pays(state, self._slots.rebuild_s(state))
-            for back in there:
-                if back.sandbox in self._gone:
+            for one in returned:
+                if one.sandbox in self._evicted:
                     continue
                 if not useful:
-                    self._commands.append(Destroy(back.sandbox, "surplus"))
+                    self._commands.append(Destroy(one.sandbox, "surplus"))
                 elif self._operations_left > 0:
-                    self._begin(Reset(back.sandbox), NO_SIZE, places=0)
+                    self._begin(Reset(one.sandbox), NO_SIZE, places=0)
 
     def _end(self, command: Destroy, size: Size) -> None:
         self._commands.append(command)
-        self._room.give(size)
+        self._free.give(size)
 
     def _reset_pays(self, made_in: State, create_s: float) -> bool:
-        """Whether there is something to reset, and ending it and creating another would take longer."""
-        if not self._view.abilities.reset or not self._back.get(made_in):
+        """Whether there is a returned sandbox to reset, and its reset takes less time than to replace it."""
+        if not self._input.abilities.reset or not self._returned.get(made_in):
             return False
-        return self._view.costs.reset_s(made_in) < create_s + self._view.costs.destroy_s()
+        return self._input.costs.reset_s(made_in) < create_s + self._input.costs.destroy_s()
 
 
-def _in_order(slots: list[tuple[Slot, int]]) -> Iterator[Slot]:
-    """All of the first, then all of the second ..."""
+def _one_by_one(slots: list[tuple[Slot, int]]) -> Iterator[Slot]:
+    """All places of the first slot, then all places of the second, and so on."""
     for slot, count in slots:
         yield from repeat(slot, count)
 
 
-def _in_turn(slots: list[tuple[Slot, int]]) -> Iterator[Slot]:
-    """One of the first, one of the second ..., then again."""
+def _round_robin(slots: list[tuple[Slot, int]]) -> Iterator[Slot]:
+    """One place of each slot, then a second place of each slot, and so on."""
     for number in range(max([count for _, count in slots], default=0)):
         yield from (slot for slot, count in slots if count > number)
 
 
-def _held(view: PlannerInput) -> Iterator[Size]:
-    """What everything but leased sandboxes takes."""
-    for idle in view.idle:
+def _held(planner_input: PlannerInput) -> Iterator[Size]:
+    """The sizes of everything in the pool except leased sandboxes."""
+    for idle in planner_input.idle:
         yield idle.size
-    for back in view.returned:
-        yield back.size
-    for operation in view.operations:
+    for returned in planner_input.returned:
+        yield returned.size
+    for operation in planner_input.operations:
         yield operation.size
 
 
-def _counted_on(view: PlannerInput) -> tuple[dict[State, list[Size]], list[Size]]:
-    """What operations in progress will give, by state; and what those hold that should have ended by now.
+def _coming_and_late(planner_input: PlannerInput) -> tuple[dict[State, list[Size]], list[Size]]:
+    """The sizes of the sandboxes that operations in progress will give, by state; and the sizes of late ones.
 
-    One that takes longer than nineteen in twenty of its kind is not counted on any more, so that another is begun in
-    its place; if that one is late, too, the two count for one, so that nothing is begun a third time.
+    An operation is late once it takes longer than the p95 of its kind. The planner does not count on it any more and
+    begins another one in its place. If that one is late as well, the two together count as one coming sandbox:
+    otherwise the planner would begin a third operation, and a fourth, on a substrate that is only slow.
     """
     coming: dict[State, list[Size]] = {}
     late: dict[tuple[OperationKind, State], list[Operation]] = {}
-    for operation in view.operations:
+    for operation in planner_input.operations:
         if operation.kind is OperationKind.DESTROY:
             continue
-        if view.now_s - operation.since_s > _late_s(operation, view):
+        if planner_input.now_s - operation.since_s > _late_s(operation, planner_input):
             late.setdefault((operation.kind, operation.state), []).append(operation)
         else:
             coming.setdefault(operation.state, []).append(operation.size)
-    lost: list[Size] = []
-    for slow in late.values():
-        slow.sort(key=lambda operation: operation.since_s)
-        alone: list[Operation] = []
-        for operation in slow:
-            # Half of it, for what is late for its kind changes with every one that ends.
-            if alone and operation.since_s - alone[0].since_s > _late_s(operation, view) / 2:
-                lost.append(alone.pop(0).size)
+    late_sizes: list[Size] = []
+    for same_kind in late.values():
+        same_kind.sort(key=lambda operation: operation.since_s)
+        unpaired: list[Operation] = []
+        for operation in same_kind:
+            # An operation replaces an earlier one if it began after that one was late. Half of the p95 is enough here,
+            # because the p95 moves with every operation that ends.
+            if unpaired and operation.since_s - unpaired[0].since_s > _late_s(operation, planner_input) / 2:
+                late_sizes.append(unpaired.pop(0).size)
                 coming.setdefault(operation.state, []).append(operation.size)
             else:
-                alone.append(operation)
-        lost += [operation.size for operation in alone]
-    return coming, lost
+                unpaired.append(operation)
+        late_sizes += [operation.size for operation in unpaired]
+    return coming, late_sizes
 
 
-def _late_s(operation: Operation, view: PlannerInput) -> float:
+def _late_s(operation: Operation, planner_input: PlannerInput) -> float:
+    costs = planner_input.costs
     if operation.kind is OperationKind.RESET:
-        return view.costs.estimate(Step.reset(operation.state)).p95_s
-    return view.costs.late_s(operation.state, images=view.abilities.images and operation.kind is OperationKind.CREATE)
+        return costs.estimate(Step.reset(operation.state)).p95_s
+    from_image = planner_input.abilities.images and operation.kind is OperationKind.CREATE
+    return costs.late_s(operation.state, images=from_image)

@@ -1,4 +1,4 @@
-"""All that the planner and the router know: values, the same for a real pool and for a simulated one."""
+"""The input of the planner and the router: plain values, the same for a real pool and for a simulated one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from dutyfree.pool.state import Ladder, State
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A sandbox that waits for somebody."""
+    """An idle sandbox, ready for a request."""
 
     sandbox: str
     state: State
     made_in: State
-    """Where a reset takes it: `state`, unless stages were added after its creation."""
+    """The state after a reset: `state`, unless stages were added after the creation."""
     since_s: float
+    """When it became idle."""
     size: Size = NO_SIZE
     clock: float = 0.0
-    """The pool's eviction clock (`PlannerInput.clock`) at the moment when it became idle."""
+    """The pool's eviction clock (`PlannerInput.clock`) when it became idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A sandbox whose lease has ended, with all that its tenant left in it."""
+    """A sandbox whose lease has ended. It still contains the files and processes of its tenant."""
 
     sandbox: str
     made_in: State
@@ -37,7 +38,7 @@ class Returned:
 
 
 class OperationKind(StrEnum):
-    """What is being done to a sandbox."""
+    """The kinds of operations on a sandbox."""
 
     CREATE = "create"
     PROMOTE = "promote"
@@ -47,35 +48,37 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something under way, which holds a place and memory until it ends."""
+    """An operation in progress. It holds a place and memory in the pool until it ends."""
 
     kind: OperationKind
     state: State
-    """What will be idle when it ends; of a destruction, what is being ended."""
+    """The state of the sandbox when the operation has ended; for a destruction, its state before."""
     since_s: float
+    """When the operation began."""
     size: Size = NO_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Never exceeded, leased sandboxes included."""
+    """The limits of a pool, for leased and all other sandboxes together."""
 
     sandboxes: int
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     at_once: int = 4
-    """Creations, promotions and resets under way."""
+    """The most creations, promotions and resets in progress at the same time."""
 
     def allow(self, size: Size) -> bool:
-        """Whether sandboxes that take so much together keep to the limits."""
+        """Whether sandboxes with this total size keep to the limits."""
         return (self.memory_bytes is None or size.memory_bytes <= self.memory_bytes) and (
             self.disk_bytes is None or size.disk_bytes <= self.disk_bytes
         )
 
     def clamp(self, size: Size) -> Size:
-        """The expected size of one sandbox, at most all that is allowed: alone, every sandbox fits.
+        """The expected size of one sandbox, cut to the limits, so that a sandbox always fits into an empty pool.
 
-        A size is what earlier tenants have used, so a larger one is no reason to let a request wait for ever.
+        An expected size is only what earlier tenants have used. If it is above the limits, the request must not wait
+        for ever.
         """
         return Size(
             size.memory_bytes if self.memory_bytes is None else min(size.memory_bytes, self.memory_bytes),
@@ -85,7 +88,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the substrate's sandboxes can do, as far as plans depend on it."""
+    """The abilities of the substrate that the planner needs to know."""
 
     reset: bool = False
     images: bool = False
@@ -94,25 +97,25 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a pool's owner thinks a wait and an idle sandbox are worth."""
+    """The weights that the planner gives to waiting requests and to idle sandboxes."""
 
     quantile: float = 0.95
-    """The newsvendor's c_u / (c_u + c_o): how often unannounced demand is to find its sandbox ready. At 0.95 a miss is
-    held to be 19 times as bad as a sandbox that nobody came for."""
+    """The newsvendor quantile c_u / (c_u + c_o): the share of unannounced requests that should find a sandbox ready.
+    c_u is the cost of a request that waits, c_o the cost of a sandbox that is not used; at 0.95, c_u is 19 c_o."""
     idle_gib_s_per_wait_s: float = 3600.0
-    """How many seconds of an idle GiB a second of waiting is worth: it bounds keep-alive. An hour, for a GiB of memory
-    costs about a third of a cent in an hour, and an accelerator that waits about as much in a second."""
+    """One second of waiting costs as much as this many seconds of 1 GiB of idle memory. It bounds keep-alive. The
+    default is an hour: 1 GiB of memory costs about 0.3 cents an hour, an idle accelerator about 0.3 cents a second."""
     keep_at_least_s: float = 10.0
     keep_at_most_s: float = 3600.0
     keep_unknown_s: float = 60.0
-    """How long sandboxes are kept before anything is known about the gaps between those who ask for them."""
+    """How long sandboxes in a state are kept while the gaps between its requests are not known yet."""
     hysteresis: float = 1.5
-    """How many times as much something new must be worth before what exists makes room for it."""
+    """The planner replaces an existing sandbox only by one that is worth more than this many times as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerInput:
-    """A pool at one moment."""
+    """The state of a pool at one moment."""
 
     now_s: float
     limits: Limits
@@ -120,15 +123,16 @@ class PlannerInput:
     costs: Costs
     demand: Demand
     ladders: Mapping[State, Ladder]
-    """By their tops: everything that anybody asked for or announced."""
+    """The ladder of each state that was requested or announced."""
     idle: tuple[Idle, ...] = ()
     returned: tuple[Returned, ...] = ()
     operations: tuple[Operation, ...] = ()
     leased: int = 0
+    """The number of leased sandboxes, their forks included."""
     leased_size: Size = NO_SIZE
-    """Of all leased ones together."""
+    """The total size of all leased sandboxes."""
     waiting: Mapping[State, int] = field(default_factory=dict)
-    """Requests in the queue, by what they want; first what the one wants whose turn is next, so that nobody starves."""
+    """The number of waiting requests for each state. The state of the request that is served next comes first."""
     clock: float = 0.0
-    """Of greedy-dual eviction: begins at 0; the pool moves it to `Destroy.clock` whenever that is later."""
+    """The clock of greedy-dual eviction. It begins at 0; the pool moves it to `Destroy.clock` if that is later."""
     tuning: Tuning = Tuning()

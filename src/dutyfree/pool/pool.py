@@ -1,7 +1,8 @@
 """The pool of a host: drives the core with asyncio, and gives out leases on real sandboxes.
 
-Everything that changes the core's state happens in one thread, between two awaits. Operations run beside each other;
-each one holds its place in the core from the moment it was ordered until it ends, so that no limit is ever exceeded.
+Everything that changes the core's state happens in one thread, without an await in between, so that the core needs no
+lock. Operations run concurrently. Each one holds its place in the core from the command to its end, so that the pool
+never exceeds a limit.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import now_ns
 
 _FORKS_RETRY_S: Final = 0.05
+"""How often `reserve_forks` looks whether the claimed places are free."""
 
 
 class Pool:
     """Gives out leases on sandboxes that `stager` makes, while its `async with` block lasts.
 
-    `on_span` gets every span of every lease. `costs` are those of an earlier run, and are updated. At the end every
-    sandbox is destroyed.
+    `on_span` gets every span of every lease. `costs` may come from an earlier run; the pool updates them. At the end of
+    the block the pool destroys every sandbox.
     """
 
     def __init__(
@@ -71,15 +73,15 @@ class Pool:
         self._active: dict[str, Grant] = {}
         """The grants of all leases, by the id of the lease."""
         self._keys = KeyedAcquires(self._withdraw)
-        self._ending: asyncio.Task[DutyfreeError | None] | None = None
-        """The destruction that was started last."""
+        self._last_destruction: asyncio.Task[DutyfreeError | None] | None = None
+        """The destruction that `_obey` has started last."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop while the pool is open."""
         self._timer: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
 
     async def open(self) -> None:
-        """Begin to make plans."""
+        """Begin to plan and to serve requests."""
         self._loop = asyncio.get_running_loop()
         self._schedule()
 
@@ -93,7 +95,7 @@ class Pool:
         await self.close()
 
     async def close(self) -> None:
-        """End every lease, request and sandbox. Idempotent; raises SubstrateFailed for a sandbox that does not end."""
+        """End every lease, request and sandbox. Idempotent. Raises SubstrateFailed if a destruction fails."""
         if self._loop is None:
             return
         self._loop = None
@@ -115,12 +117,12 @@ class Pool:
         timeout_s: float | None = None,
         binding: Binding = NOTHING,
     ) -> Grant:
-        """A lease on a sandbox in the wanted state.
+        """Lease a sandbox in the wanted state.
 
-        The same `key` of the same owner gives the same lease, also when it is asked for again while it is being made.
-        Raises CapacityError (with `retry_after_s`) when too many requests wait or no sandbox was free within
-        `timeout_s`; InfraFailed when several sandboxes for it failed; BuildFailed for a stage that fails; as `bind` for
-        what cannot be bound.
+        A repeated call with the same owner and `key` gets the same lease, also while the first call still waits. Raises
+        CapacityError (with `retry_after_s`) when too many requests wait or no sandbox was free within `timeout_s`;
+        InfraFailed when several operations for the request failed; BuildFailed for a stage that fails; and as `bind`
+        for a binding that the substrate does not support.
         """
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
         timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
@@ -133,11 +135,11 @@ class Pool:
         request = Request(wanted, owner, ttl_s, key, now_s, now_s + timeout_s)
         if key is None:
             return await self._acquire(request, timeout_s, binding)
-        # Pending keys come first: their lease may exist already, but its grant is not complete yet.
+        # Pending acquires are checked first: their lease may be in the table already, while the grant is not complete.
         if not self._keys.is_pending((owner, key)) and (lease := self.core.leases.by_key(owner, key)) is not None:
             grant = self._active[lease.id]
             if grant.member.state != request.state:
-                raise InvalidRequest(f"key {key!r} stands for a lease on something else")
+                raise InvalidRequest(f"key {key!r} belongs to a lease on another image or spec")
             return grant
         try:
             return await self._keys.join(
@@ -147,31 +149,31 @@ class Pool:
             raise self._late(request, timeout_s) from None
 
     async def release(self, grant: Grant) -> None:
-        """End the lease. Its sandbox is reset and checked, or destroyed, in the background. Idempotent.
+        """End the lease. Its sandbox is reset or destroyed in the background. Idempotent.
 
-        With the policy `cold` it waits for the destruction, and raises SubstrateFailed if the sandbox does not end.
+        With the policy `cold` it waits for the destruction, and raises SubstrateFailed if that fails.
         """
         if self.core.leases.release(grant.lease.id, grant.lease.token) is None:
             return
         if self._active.get(grant.lease.id) is grant and self._grants.end_at_once(grant):
             del self._active[grant.lease.id]
-            ending = self._returned(grant, clean=True)
+            destruction = self._returned(grant, clean=True)
         else:
-            ending = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
-        if self._options.policy is Policy.COLD and ending is not None:
-            error = await asyncio.shield(ending)
+            destruction = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
+        if self._options.policy is Policy.COLD and destruction is not None:
+            error = await asyncio.shield(destruction)
             if error is not None:
                 raise error
 
     async def release_by_id(self, lease_id: str) -> None:
-        """As `release`. Does nothing for a lease that has ended; raises LeaseLost for one that was never known."""
+        """As `release`. Does nothing for a lease that has ended; raises LeaseLost for an unknown one."""
         if (grant := self._active.get(lease_id)) is not None:
             await self.release(grant)
         elif not self.core.leases.is_known(lease_id):
             raise LeaseLost(f"there is no lease {lease_id!r}")
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> Lease:
-        """Let the lease last for `ttl_s` from now. Raises LeaseLost if it has ended."""
+        """Set the expiry of the lease to `ttl_s` from now. Raises LeaseLost if it has ended."""
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
         grant.lease = self.core.leases.renew(grant.lease.id, grant.lease.token, self._now(), ttl_s)
         self._schedule()
@@ -191,19 +193,19 @@ class Pool:
         return self.core.leases.all()
 
     def announce(self, announcements: Sequence[tuple[Announcement, Wanted]], withdrawn: Iterable[str] = ()) -> None:
-        """Leases are going to be asked for; the same id again replaces what was announced, `withdrawn` ids go."""
+        """Announce requests, and withdraw earlier announcements by their ids. A known id replaces the earlier one."""
         for former in withdrawn:
             self.core.demand.withdraw(former)
         self._obey(self.core.announce(announcements, self._now()))
 
     def status(self) -> PoolStatus:
-        """What there is at this moment, and what has happened since the pool was opened."""
+        """The sandboxes and requests at this moment, and the counters since the pool was opened."""
         return summarise(self._name, self.core, self._now())
 
     # Forks of leased sandboxes.
 
     async def reserve_forks(self, grant: Grant, count: int) -> None:
-        """Count forks against the limit before they are made; idle sandboxes are ended to make room.
+        """Reserve places for forks before they are made; idle sandboxes are destroyed to make room.
 
         Raises CapacityError if there is no room within the pool's `timeout_s`, or leases alone fill the pool.
         """
@@ -221,7 +223,7 @@ class Pool:
             raise
 
     def forks_ended(self, grant: Grant, count: int) -> None:
-        """Forks are gone: their places are free again."""
+        """Free the places of forks that are gone."""
         self.core.forks_ended(grant.member.id, count)
         self._schedule()
 
@@ -256,7 +258,8 @@ class Pool:
             if self._waiting.pop(request, None) is not None:
                 self._obey(self.core.cancel(request))
             elif not given.cancelled() and given.exception() is None:
-                await asyncio.shield(self._give_back(given.result()))  # it was given at the last moment
+                # The core gave the sandbox in the same moment in which the caller stopped waiting.
+                await asyncio.shield(self._give_back(given.result()))
             raise
 
     async def _granted(self, given: Give[Wanted], binding: Binding, start_ns: int) -> Grant:
@@ -275,7 +278,7 @@ class Pool:
         return grant
 
     def _give_back(self, given: Give[Wanted]) -> asyncio.Task[None]:
-        """Take back a sandbox that never reached its caller."""
+        """Take back a sandbox whose caller did not get it."""
 
         async def take_back() -> None:
             self.core.leases.withdraw(given.lease.id, given.lease.token)
@@ -284,33 +287,36 @@ class Pool:
         return self._operations.spawn(take_back())
 
     def _withdraw(self, grant: Grant) -> asyncio.Task[asyncio.Task[DutyfreeError | None] | None]:
-        """Take back a grant that never reached its caller; its key may be used again at once."""
+        """Take back a grant whose caller did not get it. Its key may be used again at once."""
         self.core.leases.withdraw(grant.lease.id, grant.lease.token)
         return self._operations.spawn(self._take_back(grant))
 
     async def _take_back(self, grant: Grant, how: str = "has ended") -> asyncio.Task[DutyfreeError | None] | None:
-        """End a grant; returns the destruction of its sandbox if that has begun."""
+        """End a grant. Returns the destruction of its sandbox, if that has begun."""
         if self._active.pop(grant.lease.id, None) is None:
-            return None  # another task does it
+            return None  # another task ends it already
         return self._returned(grant, clean=await self._grants.end(grant, how))
 
     def _returned(self, grant: Grant, *, clean: bool) -> asyncio.Task[DutyfreeError | None] | None:
-        """Give the sandbox of a grant that has ended back to the core."""
+        """Return the sandbox of a grant that has ended to the core. Returns its destruction, if that has begun."""
         if self._options.policy is not Policy.COLD:
             self._measure(grant)
-        self._ending = None
+        self._last_destruction = None
         self._obey(self.core.returned(grant.member.id, self._now(), clean=clean))
-        ending = self._ending
+        destruction = self._last_destruction
         if self.on_end is not None:
             try:
                 self.on_end(grant)
-            except Exception as error:  # the listener's failure is not the tenant's
+            except Exception as error:  # a bug in the listener must not fail the tenant's release
                 context = {"message": "a listener of leases failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
-        return ending
+        return destruction
 
     def _measure(self, grant: Grant) -> None:
-        """Measure what the sandbox takes at the end of its lease: later ones are expected to take as much."""
+        """Measure the size of the sandbox: later sandboxes in its state are expected to be as large.
+
+        The end of the lease is the right moment: the tenant's files are still there, and no action has to wait.
+        """
         with suppress(DutyfreeError):
             usage = grant.sandbox.usage()
             if usage is not None:
@@ -319,17 +325,20 @@ class Pool:
     def _late(self, request: Request[Wanted], timeout_s: float) -> CapacityError:
         after_s = self.costs.create_s(request.state)
         message = f"no sandbox was ready within {timeout_s:g} s; {len(self.core.queue)} other requests wait"
-        hint = "give the pool more sandboxes, or ask for fewer at once"
+        hint = "give the pool more sandboxes, or request fewer at the same time"
         return CapacityError(message, hint=hint, retry_after_s=after_s)
 
     # Driving the core.
 
     def _schedule(self) -> None:
-        """Call `_tick` when the core wants it, instead of when it was to be called before."""
+        """Set the timer for `_tick` to the core's `due_s`.
+
+        A timer that fires earlier stays, and `_tick` then sets a new one: cheaper than to replace it at every event.
+        """
         due_s = self.core.due_s
         if self._timer is not None:
             if self._timer.when() <= due_s:
-                return  # it comes early enough, and looks again then
+                return
             self._timer.cancel()
             self._timer = None
         if self._loop is not None and self._broken is None and due_s < math.inf:
@@ -342,7 +351,7 @@ class Pool:
                 self._obey(self.core.tick(self._now()))
             else:
                 self._schedule()
-        except Exception as error:  # without plans, requests would wait for ever
+        except Exception as error:  # a bug in the planner: without plans, requests would wait for ever
             self._broken = error
             for request in tuple(self._waiting):
                 self._refuse(request, SubstrateFailed(f"the pool's planner failed: {error!r}"))
@@ -353,13 +362,13 @@ class Pool:
             match command:
                 case Start(kind=kind):
                     task = self._operations.start(command)
-                    self._ending = task if kind is OperationKind.DESTROY else self._ending
+                    self._last_destruction = task if kind is OperationKind.DESTROY else self._last_destruction
                 case Abort(number):
                     self._operations.abort(number)
                 case Give(request):
                     given = self._waiting.pop(request, None)
                     if given is None or given.done():
-                        self._give_back(command)  # its caller was cancelled in this very moment
+                        self._give_back(command)  # the caller was cancelled before the core knew of it
                     else:
                         given.set_result(command)
                 case Refuse(request, error):
@@ -371,7 +380,7 @@ class Pool:
 
     def _finished(self, start: Start[Wanted], sandbox: str, error: DutyfreeError | None, aborted: bool) -> None:
         if self._loop is None:
-            return  # the pool is closing: there is nothing to decide any more
+            return  # the pool is closing: `Operations.close` destroys what is left
         self._obey(self.core.finished(start.number, self._now(), sandbox=sandbox, error=error, aborted=aborted))
 
     def _refuse(self, request: Request[Wanted], error: DutyfreeError) -> None:

@@ -16,7 +16,7 @@ K = TypeVar("K")
 MIN_RETRY_S: Final = 0.05
 MAX_RETRY_S: Final = 60.0
 UNKNOWN_INTERVAL_S: Final = 1.0
-"""The time between two services that is assumed before any was seen."""
+"""The assumed time between two served requests before any was measured."""
 _WEIGHT: Final = 0.2
 """The weight of the newest interval in the running mean of intervals."""
 
@@ -32,9 +32,9 @@ class Request(Generic[G]):
     since_s: float
     deadline_s: float
     rung: str = ""
-    """Where the router found a sandbox: `hit` is the wanted state, `cold` is none."""
+    """The rung on which the router found a sandbox: `hit` is the wanted state, `cold` means that it found none."""
     failures: int = 0
-    """Operations that were to serve this request and failed."""
+    """Failed operations for this request."""
 
     @property
     def state(self) -> State:
@@ -48,16 +48,16 @@ class Pace:
     def __init__(self) -> None:
         self._interval_s = UNKNOWN_INTERVAL_S
         self._last_s: float | None = None
-        """When the last request was served; None if the queue was empty after it: idle time is not service time."""
+        """When the last request was served. None if no request waited after it: idle time is not service time."""
         self._refused = 0
-        """Callers that were refused and for which no place has come free since."""
+        """Refused callers for which no place in the queue has become free yet."""
 
     @property
     def retry_after_s(self) -> float:
         """When a caller that is refused now should retry.
 
-        Places come free one at a time. So refused callers are asked back one after the other, as far apart as requests
-        were served lately.
+        Places become free one at a time. So each refused caller gets a later time than the one before, by the mean time
+        between two served requests. If all retried at the same time, all but one would be refused again.
         """
         return min(max(self._interval_s * (self._refused + 1), MIN_RETRY_S), MAX_RETRY_S)
 
@@ -69,7 +69,7 @@ class Pace:
         return CapacityError(message, hint=f"try again in {after_s:.2g} s", retry_after_s=after_s)
 
     def freed(self) -> None:
-        """Note that a place has come free."""
+        """Note that a place in the queue has become free."""
         self._refused = max(0, self._refused - 1)
 
     def served(self, now_s: float, *, others_wait: bool) -> None:
@@ -84,18 +84,20 @@ class _Line(Generic[G]):
     """The requests of one owner for one state, first come first served."""
 
     turn: int
-    """When this owner was served last for this state, or began to wait."""
+    """The turn in which this owner was served last for this state, or began to wait. The smallest is served next."""
     requests: dict[Request[G], None] = field(default_factory=dict)
 
 
 class RequestQueue(Generic[G]):
     """All waiting requests: at most `capacity`, and at most `per_owner` of each owner.
 
-    Served next is the owner with the fewest leases (`active` says how many each has); among equals, the one that has
-    waited longest for its turn. Each owner's own requests are served in the order in which they came.
+    The queue serves the owner with the fewest leases first (`active` has the number of leases of each owner); among
+    equals, the owner that was served least recently. It serves the requests of one owner in the order in which they
+    came.
 
-    An owner cannot fill the queue against the others: when the queue is full, a new request of an owner that has at
-    least two requests fewer displaces the last request of the owner that has the most.
+    One owner cannot keep others out of the queue. When the queue is full, a new request displaces the last request of
+    the owner with the most requests, if the owner of the new one has at least two requests fewer. With a difference of
+    one, the two owners would displace each other in turn.
     """
 
     def __init__(self, capacity: int, per_owner: int | None, active: Mapping[str, int]) -> None:
@@ -113,7 +115,7 @@ class RequestQueue(Generic[G]):
         return self._count
 
     def push(self, request: Request[G]) -> tuple[Request[G], CapacityError] | None:
-        """Add a request. Returns the request that was displaced by it, if any, with the error for its caller.
+        """Add a request. Returns the request that it has displaced, if any, with the error for the caller of that one.
 
         Raises CapacityError, with `retry_after_s`, when the queue or the owner's part of it is full.
         """
@@ -130,7 +132,7 @@ class RequestQueue(Generic[G]):
         return displaced
 
     def pop(self, state: State, now_s: float) -> Request[G] | None:
-        """Take out the request to be served next for this state; those past their deadline are passed over."""
+        """Remove and return the next request for this state; requests past their deadline stay in the queue."""
         lines = self._lines.get(state, {})
         for _, line in sorted(lines.items(), key=lambda each: (self._active.get(each[0], 0), each[1].turn)):
             request = next((each for each in line.requests if each.deadline_s > now_s), None)
@@ -143,7 +145,7 @@ class RequestQueue(Generic[G]):
         return None
 
     def remove(self, request: Request[G]) -> bool:
-        """Take a request out; False if it does not wait any more."""
+        """Remove a request. Returns False if it was not in the queue."""
         if request not in self._by_state.get(request.state, {}):
             return False
         lines = self._lines[request.state]
@@ -163,32 +165,32 @@ class RequestQueue(Generic[G]):
         return next(iter(self._by_state.get(state, ())), None)
 
     def all(self, state: State | None = None) -> list[Request[G]]:
-        """Every request, or every one for this state."""
+        """All requests, or all requests for one state."""
         if state is not None:
             return list(self._by_state.get(state, ()))
         return [request for requests in self._by_state.values() for request in requests]
 
     def counts(self) -> dict[State, int]:
-        """The number of requests for each state; the state that is to be served next comes first."""
-        return {state: len(self._by_state[state]) for state in sorted(self._by_state, key=self._turn)}
+        """The number of requests for each state; the state of the request that is served next comes first."""
+        return {state: len(self._by_state[state]) for state in sorted(self._by_state, key=self._urgency)}
 
     def next_state(self) -> State | None:
-        """The state that is to be served next; None if no request waits."""
-        return min(self._by_state, key=self._turn, default=None)
+        """The state of the request that is served next; None if no request waits."""
+        return min(self._by_state, key=self._urgency, default=None)
 
-    def _turn(self, state: State) -> tuple[int, float]:
-        """Owners with the fewest leases come first; among equals, the request that has waited longest."""
+    def _urgency(self, state: State) -> tuple[int, float]:
+        """The sort key of states: the fewest leases of an owner that waits for it, then its oldest request."""
         owners = self._lines[state]
         return min(self._active.get(owner, 0) for owner in owners), next(iter(self._by_state[state])).since_s
 
     def _displace(self, own: int) -> tuple[Request[G], CapacityError]:
-        """Make room for an owner that has `own` requests here, or raise CapacityError."""
+        """Make room for an owner that has `own` requests in the queue, or raise CapacityError."""
         owner, longest = max(self._by_owner.items(), key=lambda each: len(each[1]), default=("", {}))
         if len(longest) < own + 2:
             raise self._pace.refusal(f"{self._count} requests wait already")
         last = next(reversed(longest))
         self.remove(last)
-        return last, self._pace.refusal(f"the queue is full, and others have fewer requests in it than {owner!r}")
+        return last, self._pace.refusal(f"the queue is full, and {owner!r} has the most requests in it")
 
 
 def _discard(table: dict[K, dict[Request[G], None]], key: K, request: Request[G]) -> None:

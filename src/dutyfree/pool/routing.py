@@ -1,4 +1,4 @@
-"""Which idle sandbox is closest to what is wanted."""
+"""The router: which idle sandbox is closest to the wanted state, or whether a new one is ready sooner. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dutyfree.pool.planner_input import Abilities, Idle
 from dutyfree.pool.state import Ladder, State
 
 COLD_RUNG: Final = "cold"
-"""The rung of a request for which a sandbox has to be created."""
+"""The rung of a request that needs a new sandbox."""
 
 
 class Policy(StrEnum):
     """How a sandbox is chosen for a request."""
 
     LOCALITY = "locality"
-    """The one that is expected to be ready first, by measured costs."""
+    """The sandbox with the shortest expected time until it is ready, by measured costs."""
     NO_LOCALITY = "no-locality"
-    """The one that was idle for longest, whatever is in it: a control arm."""
+    """The sandbox that has been idle longest, whatever its state. For comparisons with `LOCALITY`."""
     COLD = "cold"
-    """Always a new one: the other control arm."""
+    """Always a new sandbox. For comparisons, and for hosts without a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Route:
     """How a request is served."""
 
     sandbox: str | None
-    """The idle one to take; none: a new one is to be created."""
+    """The idle sandbox to use. None: a new one is created."""
     evict: str | None
-    """The idle one that is to be ended first: a policy chose it, and it cannot serve."""
+    """An idle sandbox to destroy first: the policy `no-locality` chose it, and it cannot serve the request."""
     missing: tuple[str, ...]
-    """The names of the stages to be added before it can be handed over, in their order."""
+    """The names of the stages to add, in their order."""
     expected_s: float
-    """Until it is ready."""
+    """The expected time until the sandbox is ready."""
     rung: str
-    """Where the sandbox stands now: the name of a rung, or `COLD_RUNG`."""
+    """The name of the rung on which the sandbox is now, or `COLD_RUNG`."""
     why: str
-    """For people."""
+    """The reason, for logs."""
 
 
 def route(
@@ -53,29 +53,29 @@ def route(
     *,
     may_create: bool = True,
 ) -> Route:
-    """The way to serve somebody who wants the top of a ladder. Pure; looks at each rung once.
+    """How to serve a request for the top of a ladder. Looks at each rung once.
 
-    `idle` has the sandboxes of a state longest idle first, which is the order in which equals are taken. Where there is
-    no room for another sandbox (`may_create` is False), whatever is idle on a rung is taken before a creation is asked
-    for, dear as its missing stages may be.
+    `idle` has the sandboxes of each state, longest idle first; among sandboxes in the same state the first is used. If
+    there is no room for another sandbox (`may_create` is False), an idle sandbox on any rung is used, even if its
+    missing stages take longer than a creation: a creation would have to wait for room.
     """
     if policy is Policy.COLD:
-        return _creation(ladder, costs, abilities, "always a new one")
+        return _creation(ladder, costs, abilities, "the policy always creates a new sandbox")
     if policy is Policy.NO_LOCALITY:
         return _longest_idle(ladder, idle, costs, abilities)
-    cold = _creation(ladder, costs, abilities, "nothing that is idle is closer")
+    cold = _creation(ladder, costs, abilities, "no idle sandbox would be ready sooner than a new one")
     names, digests = ladder.names, ladder.top.digests
     missing_s = 0.0
     for depth in range(len(names), 0, -1):
         if depth < len(names):
             missing_s += costs.stage_s(digests[depth])
             if may_create and missing_s >= cold.expected_s:
-                break  # and further down more is missing
-        there = idle.get(ladder.rungs[depth - 1])
-        if there:
+                break  # on lower rungs even more stages are missing
+        idle_here = idle.get(ladder.rungs[depth - 1])
+        if idle_here:
             missing = names[depth:]
             why = f"{len(missing)} stages missing" if missing else "just what is wanted"
-            return Route(there[0].sandbox, None, missing, missing_s, names[depth - 1], why)
+            return Route(idle_here[0].sandbox, None, missing, missing_s, names[depth - 1], why)
     return cold
 
 
@@ -86,13 +86,14 @@ def _creation(ladder: Ladder, costs: Costs, abilities: Abilities, why: str, evic
 
 def _longest_idle(ladder: Ladder, idle: Mapping[State, Sequence[Idle]], costs: Costs, abilities: Abilities) -> Route:
     chosen: Idle | None = None
-    for there in idle.values():
-        if there and (chosen is None or (there[0].since_s, there[0].sandbox) < (chosen.since_s, chosen.sandbox)):
-            chosen = there[0]
+    for same_state in idle.values():
+        oldest = same_state[0] if same_state else None
+        if oldest and (chosen is None or (oldest.since_s, oldest.sandbox) < (chosen.since_s, chosen.sandbox)):
+            chosen = oldest
     if chosen is None:
-        return _creation(ladder, costs, abilities, "nothing is idle")
+        return _creation(ladder, costs, abilities, "no sandbox is idle")
     state = chosen.state
     if not state.begins(ladder.top):
-        return _creation(ladder, costs, abilities, "idle for longest, and of no use", chosen.sandbox)
+        return _creation(ladder, costs, abilities, "the longest idle sandbox is in another state", chosen.sandbox)
     missing, expected_s = ladder.missing(state), costs.stages_s(ladder, state)
-    return Route(chosen.sandbox, None, missing, expected_s, ladder.name_of(state), "idle for longest")
+    return Route(chosen.sandbox, None, missing, expected_s, ladder.name_of(state), "idle longest")

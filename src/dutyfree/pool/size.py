@@ -1,4 +1,4 @@
-"""What a sandbox takes of the machine."""
+"""The memory and disk space of sandboxes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a sandbox takes of the machine."""
+    """The memory and disk space that one or several sandboxes take."""
 
     memory_bytes: int = 0
     disk_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What would be good to have: places for sandboxes in states, in the order of their worth. Pure."""
+"""Which sandboxes a pool should have: slots for sandboxes in states, in the order of their worth. Pure."""
 
 from __future__ import annotations
 
@@ -16,88 +16,95 @@ from dutyfree.pool.state import State, rungs_of
 
 _WORTH: Final = attrgetter("worth")
 MARGIN: Final = 2.0
-"""Announced demand is prepared for as if creations, many at once, took this many times what they do on average."""
+"""The planner assumes that a creation takes this many times its mean when many run at the same time."""
 
 
 class Tier(IntEnum):
-    """Why something should be there; the first reason outweighs all others."""
+    """Why a slot exists. A smaller number is more urgent: a waiting request is certain, a predicted one is not."""
 
     WAITING = 0
-    """Somebody waits for it."""
+    """A request for the state waits."""
     ANNOUNCED = 1
-    """Somebody said that they would come."""
+    """A caller has announced requests for the state."""
     EXPECTED = 2
-    """Somebody will, going by the past."""
+    """Past arrivals make a request for the state likely."""
     SHARED = 3
-    """Somebody will, for one of several states that begin with it."""
+    """Past arrivals make a request likely for one of several states that begin with this one."""
 
 
 class Slot(NamedTuple):
-    """So many sandboxes in a state."""
+    """A number of sandboxes that the pool should have in one state."""
 
     state: State
     places: int
+    """The number of sandboxes."""
     tier: Tier
     worth: float = 0.0
-    """Of each: seconds of waiting that it saves, in a second, for each part of the pool that it takes."""
+    """For each sandbox: the seconds of waiting that it saves each second, for each part of the pool that it takes."""
     make: bool = True
-    """Whether they are to be made now; otherwise those that are there are to be kept."""
+    """Whether missing sandboxes are created now. If False, the planner only keeps the ones that exist."""
 
 
 class Slots:
-    """All that would be good to have, most worth first; also what `useful` states there are, beyond any number.
+    """All slots of a plan, in order; and the `useful` states, which are worth keeping beyond the number of slots.
 
-    `existing` says how many there are in each state: what exists is worth `Tuning.hysteresis` times as much, so that
-    nothing is destroyed for the sake of something that is hardly better.
+    `existing` has the number of idle or coming sandboxes in each state. Slots that these fill are worth
+    `Tuning.hysteresis` times as much. Otherwise two states of almost the same worth would replace each other again and
+    again, and each replacement costs a creation.
     """
 
-    def __init__(self, view: PlannerInput, existing: Mapping[State, int]) -> None:
-        self._view = view
+    def __init__(self, planner_input: PlannerInput, existing: Mapping[State, int]) -> None:
+        self._input = planner_input
         self._existing = existing
         self._rebuilds: dict[State, float] = {}
         self._sizes: dict[State, Size] = {}
         self.next_announced_s = inf
         """When the next announced sandboxes have to be begun: a plan that comes later would miss that moment."""
         self.useful: set[State] = set()
-        """States in which a sandbox saves time for somebody who can be expected."""
+        """States in which a sandbox would save time for a likely request."""
         self.groups = [*self._waiting(), *self._announced()]
-        """In their order: those that are asked for as they are to be served, the others by their worth. Within a group
-        what is there, or costs just a reset, comes before what has to be made."""
-        asked = [slot for group in self.groups for slot in group]
-        if sum([slot.places for slot in asked if slot.make]) < view.limits.sandboxes - view.leased:
-            guessed = self._expected()
-            guessed += self._shared([*asked, *guessed])
-            guessed.sort(key=_WORTH, reverse=True)
-            self.groups += [[slot] for slot in guessed]
+        """Groups of slots. Groups of waiting and announced requests come first, in the order in which the requests
+        are served; then the predicted ones by worth. Within a group, slots that an existing sandbox can fill, perhaps
+        after a reset, come before slots that need a creation."""
+        requested = [slot for group in self.groups for slot in group]
+        not_leased = planner_input.limits.sandboxes - planner_input.leased
+        # Predictions get only the places that waiting and announced requests leave free.
+        if sum([slot.places for slot in requested if slot.make]) < not_leased:
+            predicted = self._expected()
+            predicted += self._shared([*requested, *predicted])
+            predicted.sort(key=_WORTH, reverse=True)
+            self.groups += [[slot] for slot in predicted]
 
     def rebuild_s(self, state: State) -> float:
         """The expected time of a creation in a state."""
         known = self._rebuilds.get(state)
         if known is None:
-            known = self._rebuilds[state] = self._view.costs.rebuild_s(state, images=self._view.abilities.images)
+            known = self._rebuilds[state] = self._input.costs.rebuild_s(state, images=self._input.abilities.images)
         return known
 
     def size(self, state: State) -> Size:
-        """What a sandbox is expected to take; alone, it always fits."""
+        """The expected size of a sandbox in a state, cut to the limits: into an empty pool it always fits."""
         known = self._sizes.get(state)
         if known is None:
-            known = self._sizes[state] = self._view.limits.clamp(self._view.costs.size(state))
+            known = self._sizes[state] = self._input.limits.clamp(self._input.costs.size(state))
         return known
 
     def ttl_s(self, state: State) -> float:
         """How long a sandbox that fills no slot is kept in a state."""
         rebuild_s = self.rebuild_s(state)
-        past = self._view.demand.past(state, rebuild_s)
-        return keepalive.ttl_s(past, rebuild_s, self._view.costs.size(state), self._view.tuning)
+        past = self._input.demand.past(state, rebuild_s)
+        return keepalive.ttl_s(past, rebuild_s, self._input.costs.size(state), self._input.tuning)
 
     def _waiting(self) -> list[list[Slot]]:
-        """First one for whoever is next, so that nobody starves; then those for all others.
+        """The slots of waiting requests: a group for the request that is served next, then a group for all others.
 
-        That one comes before all others, whatever has to make room for it. The others are better served by what has
-        just been given back than by giving everything up for the second in the queue.
+        The first group comes before everything else, whatever has to be evicted: otherwise a request for a rare state
+        could wait for ever. The others share one group, so that the planner gives out existing and returned sandboxes
+        before it creates any. With one group each, the second request in the queue could destroy a sandbox that the
+        third one can use.
         """
-        places = self._view.limits.sandboxes - self._view.leased
-        left = {state: count for state, count in self._view.waiting.items() if count > 0}
+        places = self._input.limits.sandboxes - self._input.leased
+        left = {state: count for state, count in self._input.waiting.items() if count > 0}
         if not left or places < 1:
             return []
         self.useful.update(left)
@@ -107,46 +114,50 @@ class Slots:
         return [group for group in ([Slot(first, 1, Tier.WAITING)], others) if group]
 
     def _announced(self) -> list[list[Slot]]:
-        """Strictly in their order: where not all of them fit, those are ready that come first, and what is there for
-        those who come last makes room for them."""
-        view = self._view
-        announced = view.demand.announced(view.now_s)
-        leads = {state: self._leads(state) for state in {state: None for state, _, _ in announced}}
-        soon, before = 0, 0
+        """The slots of announced requests, one group for each announcement, strictly in their order.
+
+        If not all of them fit, the pool prepares the earliest, and the sandboxes of later ones make room.
+        """
+        given = self._input
+        announced = given.demand.announced(given.now_s)
+        leads = {state: self._lead_times(state) for state in {state: None for state, _, _ in announced}}
+        # An announcement is due once its time is closer than the creations that have to end before: all sandboxes of
+        # earlier announcements and its own, `at_once` at a time, and one that is late.
+        due, before = 0, 0
         for number, (state, count, at_s) in enumerate(announced, start=1):
             before += count
             late_s, each_s, _ = leads[state]
             begin_s = at_s - late_s - each_s * before
-            if begin_s <= view.now_s:
-                soon = number  # and with it all that comes before it
+            if begin_s <= given.now_s:
+                due = number  # all earlier announcements are due, too
             else:
                 self.next_announced_s = min(self.next_announced_s, begin_s)
         found: list[list[Slot]] = []
         for number, (state, count, at_s) in enumerate(announced):
-            if number < soon or at_s - view.now_s <= leads[state][2]:
-                slot = Slot(state, min(count, view.limits.sandboxes), Tier.ANNOUNCED, make=number < soon)
+            if number < due or at_s - given.now_s <= leads[state][2]:
+                slot = Slot(state, min(count, given.limits.sandboxes), Tier.ANNOUNCED, make=number < due)
                 found.append([slot])
                 self.useful.add(state)
         return found
 
-    def _leads(self, state: State) -> tuple[float, float, float]:
-        """How long one takes that is late, each one among many, and how long before it is needed one is kept."""
-        view, rebuild_s = self._view, self.rebuild_s(state)
-        late_s = view.costs.late_s(state, images=view.abilities.images)
-        each_s = MARGIN * rebuild_s / view.limits.at_once
-        return late_s, each_s, keepalive.worth_s(rebuild_s, view.costs.size(state), view.tuning)
+    def _lead_times(self, state: State) -> tuple[float, float, float]:
+        """In seconds: the p95 of a creation; the time for each of many creations; how long keeping a sandbox pays."""
+        given, rebuild_s = self._input, self.rebuild_s(state)
+        late_s = given.costs.late_s(state, images=given.abilities.images)
+        each_s = MARGIN * rebuild_s / given.limits.at_once
+        return late_s, each_s, keepalive.worth_s(rebuild_s, given.costs.size(state), given.tuning)
 
     def _expected(self) -> list[Slot]:
-        """The newsvendor's at the top of each ladder that somebody came for lately."""
-        view = self._view
+        """The slots of predicted requests, for each state that was requested lately."""
+        given = self._input
         found: list[Slot] = []
-        for state in view.demand.recent(view.now_s - view.tuning.keep_at_most_s):
-            if state in view.ladders:
+        for state in given.demand.recent(given.now_s - given.tuning.keep_at_most_s):
+            if state in given.ladders:
                 found += self._newsvendor(state, self.rebuild_s(state), Tier.EXPECTED, 0)
         return found
 
     def _shared(self, above: list[Slot]) -> list[Slot]:
-        """The newsvendor's on lower rungs, as far as slots further up do not cover them."""
+        """The slots on lower rungs, for predicted requests that the slots further up (`above`) do not serve already."""
         saved = self._saved_below()
         if not saved:
             return []
@@ -160,62 +171,69 @@ class Slots:
         return found
 
     def _cover(self, covered: dict[State, int], slots: list[Slot]) -> None:
-        """Count what there is, or will be, for the states that these begin with."""
+        """Add the sandboxes of these slots to the count of every state that they begin with."""
         counts: dict[State, int] = {}
         for slot in slots:
             counts[slot.state] = counts.get(slot.state, 0) + slot.places
         making = {slot.state for slot in slots if slot.make}
         for state, count in counts.items():
+            # A slot that is not made now covers requests only with sandboxes that exist.
             count = count if state in making else min(count, self._existing.get(state, 0))
-            ladder = self._view.ladders.get(state)
+            ladder = self._input.ladders.get(state)
             for prefix in ladder.rungs if ladder is not None else rungs_of(state):
                 if prefix in covered:
                     covered[prefix] += count
 
     def _saved_below(self) -> dict[State, float]:
-        """What a sandbox on a lower rung saves, on average over those who come by it; rungs that save nothing are out.
+        """For each lower rung, the seconds that a sandbox there saves a request, on average over its requests.
 
-        Where sandboxes are created from images, few do: a creation costs the same on every rung, and a stage carried
-        out inside has to be cheaper than that. Elsewhere all do.
+        Rungs that save nothing are left out. With images, these are most: a creation takes about the same time on
+        every rung, and running the missing stages inside a sandbox is rarely faster. Without images, every rung saves
+        the creation and its stages.
         """
-        view = self._view
+        given = self._input
         sums: dict[State, tuple[float, int]] = {}
-        for top in view.demand.recent(view.now_s - view.tuning.keep_at_most_s):
-            ladder = view.ladders.get(top)
+        for top in given.demand.recent(given.now_s - given.tuning.keep_at_most_s):
+            ladder = given.ladders.get(top)
             if ladder is None or top.depth == 1:
                 continue
             rebuild_s = self.rebuild_s(top)
-            past = view.demand.past(top, rebuild_s, exact=True)
+            past = given.demand.past(top, rebuild_s, exact=True)
             arrivals = past.arrivals if past is not None else 0
             missing_s = 0.0
             for depth in range(top.depth - 1, 0, -1):
-                missing_s += view.costs.stage_s(top.digests[depth])
+                missing_s += given.costs.stage_s(top.digests[depth])
                 if missing_s >= rebuild_s:
-                    break
+                    break  # on lower rungs even more stages are missing
                 total_s, count = sums.get(ladder.rungs[depth - 1], (0.0, 0))
                 sums[ladder.rungs[depth - 1]] = total_s + arrivals * (rebuild_s - missing_s), count + arrivals
         return {state: total_s / count for state, (total_s, count) in sums.items()}
 
     def _newsvendor(self, state: State, saved_s: float, tier: Tier, covered: int) -> list[Slot]:
-        """Slots from `covered` to what the demand over the time of a refill needs, in runs of the same worth."""
-        view, costs, tuning = self._view, self._view.costs, self._view.tuning
+        """The slots for the predicted requests of one wave, without the first `covered` ones.
+
+        The newsvendor quantile gives their number. The n-th sandbox is of use only in waves of at least n requests, so
+        each further slot is worth less: its worth is multiplied by the share of waves that were that large.
+        """
+        given, costs, tuning = self._input, self._input.costs, self._input.tuning
         lead_s, size = self.rebuild_s(state), costs.size(state)
-        past = view.demand.past(state, lead_s, exact=tier is Tier.EXPECTED)
-        if past is None or not keepalive.lives(past, lead_s, size, tuning, view.now_s):
+        past = given.demand.past(state, lead_s, exact=tier is Tier.EXPECTED)
+        if past is None or not keepalive.lives(past, lead_s, size, tuning, given.now_s):
             return []
         self.useful.add(state)
-        sizes = past.likely(view.now_s - past.last_s)
-        needed = max(sizes.quantile(tuning.quantile), past.under_way(lead_s))
-        needed = min(needed, covered + view.limits.sandboxes)
+        sizes = past.likely(given.now_s - past.last_s)
+        needed = max(sizes.quantile(tuning.quantile), past.concurrent_creations(lead_s))
+        needed = min(needed, covered + given.limits.sandboxes)
         if needed <= covered:
             return []
-        each = saved_s / eviction.share(size, view.limits) / (past.gap_s or tuning.keep_unknown_s)
+        each = saved_s / eviction.share(size, given.limits) / (past.gap_s or tuning.keep_unknown_s)
         existing = covered + self._existing.get(state, 0)
-        make = self._soon(past, lead_s, needed - existing)
+        make = self._is_due(past, lead_s, needed - existing)
         slots: list[Slot] = []
         done = covered
         for upto, chance in (*sizes.steps, (needed, 0.0)):
             upto = min(upto, needed)
+            # The sandboxes up to `existing` exist already: they form a slot of their own, with the hysteresis.
             if done < existing < upto:
                 slots.append(Slot(state, existing - done, tier, each * chance * tuning.hysteresis, make))
                 done = existing
@@ -225,12 +243,12 @@ class Slots:
                 done = upto
         return slots
 
-    def _soon(self, past: Past, rebuild_s: float, missing: int) -> bool:
-        """Whether those who are to be expected can come before what is missing is there, if it is not begun now.
+    def _is_due(self, past: Past, rebuild_s: float, missing: int) -> bool:
+        """Whether the predicted requests may come before the missing sandboxes are ready, unless these begin now.
 
-        Until then, what has just been leased may be given back, and nothing has to be made.
+        Beginning later is better if there is time: a lease may end until then, and its sandbox can be used again.
         """
         if past.gap_s is None:
-            return False  # once is no pattern
-        lead_s = MARGIN * rebuild_s * (1 + max(0, missing) / self._view.limits.at_once)
-        return past.soon(self._view.now_s - past.last_s, lead_s)
+            return False  # a single burst is no pattern
+        lead_s = MARGIN * rebuild_s * (1 + max(0, missing) / self._input.limits.at_once)
+        return past.soon(self._input.now_s - past.last_s, lead_s)

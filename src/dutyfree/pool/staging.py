@@ -1,4 +1,4 @@
-"""Getting sandboxes into states: from layers where there are any, by carrying stages out inside elsewhere."""
+"""Brings sandboxes into states: from layers if there are any, otherwise by running stages inside the sandbox."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Build = Callable[[Recipe], Awaitable["Built"]]
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Where layers are kept, and what builds those that are missing."""
+    """The store of layers, and the function that builds missing ones."""
 
     store: Store
     build: Build
     of_stages: bool = True
-    """Whether stages become layers, too; otherwise bases alone do."""
+    """Whether stages become layers, too; otherwise only bases do."""
 
 
 class Stager:
-    """Makes and promotes sandboxes of `substrate`; without `layers`, all that is above a base is done inside."""
+    """Creates and promotes sandboxes of `substrate`. Without `layers`, all stages are run inside the sandbox."""
 
     def __init__(self, substrate: Substrate, layers: Layers | None = None) -> None:
         self._substrate = substrate
@@ -46,24 +46,24 @@ class Stager:
 
     @property
     def name(self) -> str:
-        """Of the substrate."""
+        """The name of the substrate."""
         return self._substrate.name
 
     @property
     def snapshots_hold_memory(self) -> bool:
-        """Of the substrate."""
+        """Whether snapshots of the substrate contain the sandbox's memory."""
         return self._substrate.snapshots_hold_memory
 
     @property
     def abilities(self) -> Abilities:
-        """What plans can count on."""
+        """The abilities of the substrate, for the planner."""
         can_reset = Capability.RESET in self._substrate.capabilities
         return Abilities(reset=can_reset, images=self._layers is not None and self._layers.of_stages)
 
     async def wanted(self, what: Recipe | Image, spec: SandboxSpec) -> Wanted:
-        """How sandboxes get to `what`; with layers, a recipe is built now if it was not before.
+        """The goal of sandboxes for a recipe or image. With layers, a recipe is built now if it was not built before.
 
-        Raises BuildFailed and InvalidRequest for what cannot be built, Unsupported, CapacityError, InfraFailed.
+        Raises BuildFailed and InvalidRequest for a recipe that does not build, Unsupported, CapacityError, InfraFailed.
         """
         if isinstance(what, Image):
             return goals.plain(replace(spec, image=what))
@@ -80,7 +80,7 @@ class Stager:
             built = await layers.build(what)
             between = [await in_thread(layers.store.recall, stage.digest) for stage in built.stages[1:-1]]
             if None in between:
-                raise SubstrateFailed("a layer was removed from the store while it was about to be used")
+                raise SubstrateFailed("a layer was removed from the store before the pool could use it")
             images += [image for image in between if image is not None] + [built.image]
         for image in images:
             if image.layers not in self._held_layers:
@@ -96,7 +96,7 @@ class Stager:
     async def promote(
         self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, on_span: SpanListener | None = None
     ) -> None:
-        """Carry out the stages between two states. Raises BuildFailed for a line that fails, and as `Sandbox.run`."""
+        """Run the stages between two states inside. Raises BuildFailed for a line that fails, and as `Sandbox.run`."""
         if have != to:
             from dutyfree.images.recipes.readiness import make_ready
 
@@ -105,13 +105,13 @@ class Stager:
                 await make_ready(sandbox, stages[have.depth - 1 : to.depth - 1], after=stages[: have.depth - 1])
 
     def bound(self, wanted: Wanted, made_in: State, state: State, binding: Binding) -> Binding:
-        """The binding of a lease, with the environment of the stages that its sandbox has from no image."""
+        """The binding of a lease, with the environment of the stages that are not part of the sandbox's image."""
         stages = wanted.stages[made_in.depth - 1 : state.depth - 1]
         env = {name: value for stage in stages for name, value in stage.env.items()}
         return replace(binding, env={**env, **binding.env}) if env else binding
 
     async def close(self) -> None:
-        """Let go of the layers."""
+        """Allow the store to prune the layers again."""
         self._held.close()
 
 

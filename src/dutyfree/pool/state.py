@@ -1,4 +1,4 @@
-"""What a sandbox has in it, as a value that can be compared with what somebody wants."""
+"""The state of a sandbox: a value that can be compared with the state that a request wants."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class State(NamedTuple):
-    """Digests, base first: what was put into a sandbox, in its order.
+    """The digests of everything that was put into a sandbox, in order, base first.
 
-    The first one also covers all that cannot be changed later (resources, network, where it writes), so that two
-    sandboxes whose states are equal are interchangeable. A sandbox may serve those alone whose wanted state begins with
-    its own: nobody ever inherits what was not asked for.
+    The first digest also covers what cannot be changed later (resources, network, where the sandbox writes), so that
+    two sandboxes with equal states are interchangeable. A sandbox may serve a request only if the wanted state begins
+    with the sandbox's own: a tenant never gets contents that it did not ask for.
 
-    A named tuple, for routes and plans look states up all the time: it is hashed twice as fast as a dataclass.
+    It is a named tuple, which is hashed twice as fast as a dataclass: routes and plans use states as dictionary keys.
     """
 
     digests: tuple[str, ...]
@@ -23,31 +23,32 @@ class State(NamedTuple):
         return wanted.digests[: len(self.digests)] == self.digests
 
     def cut(self, depth: int) -> State:
-        """The first `depth` digests of it."""
+        """The state with only the first `depth` digests."""
         return State(self.digests[:depth])
 
     @property
     def depth(self) -> int:
-        """How many digests there are: 1 is the bare base."""
+        """The number of digests. The base alone has 1."""
         return len(self.digests)
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The way to a wanted state: its last rung is that state, each rung before it the same with a stage less."""
+    """The states between the base and a wanted state. Each rung has one stage more than the rung before."""
 
     names: tuple[str, ...]
-    """Of the rungs: `base`, then the recipe's stages."""
+    """The names of the rungs: `base`, then the recipe's stages."""
     top: State
+    """The wanted state: the last rung."""
     rungs: tuple[State, ...] = field(init=False, repr=False, compare=False)
-    """All of them, base first."""
+    """The states of all rungs, base first."""
 
     def __post_init__(self) -> None:
         assert len(self.names) == self.top.depth >= 1
         object.__setattr__(self, "rungs", rungs_of(self.top))
 
     def name_of(self, state: State) -> str:
-        """The name of the rung that a sandbox of this state stands on."""
+        """The name of the rung with this state."""
         return self.names[state.depth - 1]
 
     def missing(self, state: State) -> tuple[str, ...]:
@@ -56,5 +57,5 @@ class Ladder:
 
 
 def rungs_of(state: State) -> tuple[State, ...]:
-    """Every state on the way to this one, base first, itself last."""
+    """Every state that this one begins with, base first; the last one is the state itself."""
     return (*(state.cut(depth) for depth in range(1, state.depth)), state)

@@ -17,7 +17,7 @@ Family = tuple[str, str, str, list[tuple[dict[str, str], float]]]
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What a pool holds now, and what it has done since it was opened."""
+    """The sandboxes and requests of a pool now, and its counters since it was opened."""
 
     substrate: str
     policy: str
@@ -28,7 +28,7 @@ class PoolStatus:
     waiting: int
     memory_bytes: int
     disk_bytes: int
-    """What the sandboxes are expected to take, by what earlier ones in the same states took."""
+    """The expected disk space of all sandboxes, like `memory_bytes` from earlier sandboxes in the same states."""
     operations: Mapping[str, int]
     """Operations in progress, by kind."""
     idle_by_rung: Mapping[str, int]
@@ -39,27 +39,27 @@ class PoolStatus:
     readiness_p95_ms: float | None
     readiness_total_ms: float
     saved_s: float
-    """Waiting that warm sandboxes have saved."""
+    """The waiting time that warm sandboxes have saved."""
     idle_sandbox_s: Mapping[str, float]
-    """What that has cost: seconds that sandboxes were idle, by rung."""
+    """The price of that: the seconds that sandboxes were idle, by rung."""
     outcomes: Mapping[str, Any]
     """How acquires ended, and why."""
     failures: Mapping[str, int]
     """Failed operations, by kind and error."""
     destroyed: Mapping[str, int]
-    """Sandboxes that plans have ended, by reason."""
+    """Sandboxes that the planner has destroyed, by reason."""
     lost: int
     expired: int
 
     def prometheus(self) -> str:
-        """The same as Prometheus reads it."""
+        """The status in Prometheus' text format."""
         return prometheus([({}, self)])
 
     def families(self) -> Iterator[Family]:
         """The metrics for Prometheus: name, kind and meaning of each, and its values with their labels."""
         gauges = (("idle", self.idle), ("returned", self.returned), ("leased", self.leased))
-        yield "sandboxes", "gauge", "Sandboxes by what they do.", [({"state": key}, value) for key, value in gauges]
-        yield "limit", "gauge", "The most sandboxes.", [({}, self.limit)]
+        yield "sandboxes", "gauge", "Sandboxes by state.", [({"state": key}, value) for key, value in gauges]
+        yield "limit", "gauge", "The limit on the number of sandboxes.", [({}, self.limit)]
         yield "waiting", "gauge", "Waiting requests.", [({}, self.waiting)]
         yield "operations", "gauge", "Operations in progress.", _labelled("kind", self.operations)
         sizes: list[tuple[dict[str, str], float]] = [
@@ -74,7 +74,7 @@ class PoolStatus:
             "Time from request to sandbox.",
             [({}, self.readiness_total_ms / 1e3)],
         )
-        yield "saved_seconds_total", "counter", "Waiting that warm sandboxes have saved.", [({}, self.saved_s)]
+        yield "saved_seconds_total", "counter", "Waiting time that warm sandboxes have saved.", [({}, self.saved_s)]
         yield (
             "idle_seconds_total",
             "counter",
@@ -84,13 +84,18 @@ class PoolStatus:
         endings = _labelled("ending", self.outcomes["kinds"])
         yield "outcomes_total", "counter", "How acquires ended.", endings
         yield "operation_failures_total", "counter", "Operations that failed.", _labelled("cause", self.failures)
-        yield "destroyed_total", "counter", "Sandboxes that plans have ended.", _labelled("reason", self.destroyed)
-        yield "lost_total", "counter", "Sandboxes that died by themselves.", [({}, self.lost)]
-        yield "expired_total", "counter", "Leases that ran out.", [({}, self.expired)]
+        yield (
+            "destroyed_total",
+            "counter",
+            "Sandboxes that the planner has destroyed.",
+            _labelled("reason", self.destroyed),
+        )
+        yield "lost_total", "counter", "Sandboxes that died without a command of the pool.", [({}, self.lost)]
+        yield "expired_total", "counter", "Leases that have expired.", [({}, self.expired)]
 
 
 def prometheus(pools: Sequence[tuple[Mapping[str, str], PoolStatus]]) -> str:
-    """Several pools as Prometheus reads them, each with labels of its own."""
+    """The status of several pools in Prometheus' text format, each with its own labels."""
     lines: dict[str, list[str]] = {}
     for own, status in pools:
         common = {**own, "substrate": status.substrate, "policy": status.policy}

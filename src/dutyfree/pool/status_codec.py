@@ -1,6 +1,6 @@
-"""A pool's status as JSON, in the form of `dutyfree.codec`, which lies below pools and so cannot know it.
+"""The JSON codec of a pool's status. It is here because `dutyfree.codec` must not import pools.
 
-The fields are those of `PoolStatus`, read by their own annotations: a new field needs nothing here.
+The codec takes the fields and their types from the annotations of `PoolStatus`: a new field needs no change here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Status files: each pool of this machine writes its status to a small file, for other processes to read.
 
-A pool lives inside a process of its user. Beside its claim it keeps the file and writes it anew every second;
-`dutyfree pool status` and `dutyfree top` read it. They take it as hostile input: with bounds, and checked.
+A pool runs inside a process of its user. It replaces the file in its claim directory every second. `dutyfree pool
+status` and `dutyfree top` read it. They treat it as untrusted input: they bound its size and check every value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILE: Final = "status.json"
 
 
 class StatusFile:
-    """The status file of one pool; it is removed with its process."""
+    """The status file of one pool. If the process dies, the next pool removes the file."""
 
     def __init__(self) -> None:
         for directory in claims.dead(KIND):
@@ -43,14 +43,14 @@ class StatusFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStatus:
-    """What a living pool has written."""
+    """The status file of a living pool."""
 
     pid: int
     status: PoolStatus
 
 
 def read_all() -> list[PublishedStatus]:
-    """The status of every living pool of this user on this machine; files that cannot be read are left out."""
+    """The status of every living pool of this user on this machine. Unreadable files are left out."""
     base = claims.state_base() / KIND
     if not claims.is_ours(base):
         return []

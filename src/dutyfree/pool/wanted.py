@@ -1,4 +1,4 @@
-"""The goals of a real pool: the wanted state, the ladder that leads there, and all that is needed to climb it."""
+"""The goals of a real pool: a wanted state, its ladder, and the spec, stages and images for each rung."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A wanted state, and how sandboxes get there."""
+    """A wanted state, and what is needed to bring a sandbox into it."""
 
     ladder: Ladder
     spec: SandboxSpec
     """The spec of a sandbox at the base."""
     stages: tuple[Stage, ...] = ()
-    """The stages to be added to it, one for each rung but the first."""
+    """The stages above the base, one for each rung but the first."""
     images: tuple[Image, ...] = ()
-    """The images from which sandboxes can be created, by rung; where there are no layers, the base's alone."""
+    """The images from which sandboxes can be created, by rung; without layers, only the image of the base."""
 
     def image_of(self, state: State) -> tuple[int, Image]:
-        """The deepest image from which a sandbox on its way to `state` can be created, and its depth."""
+        """The deepest image from which a sandbox for `state` can be created, and its depth."""
         depth = min(len(self.images), state.depth)
         return depth, self.images[depth - 1]
 
     def made_in(self, state: State) -> State:
-        """The state in which a new sandbox is created when `state` is asked for; a reset takes it back there."""
+        """The state in which a new sandbox is created when `state` is requested; a reset takes it back there."""
         return state.cut(self.image_of(state)[0])
 
 
 def plain(spec: SandboxSpec) -> Wanted:
-    """A ladder with one rung: sandboxes as their image has them."""
+    """The goal of sandboxes that start from an image: a ladder with one rung."""
     check(spec)
     content = spec.image.as_dict() | {"reference": spec.image.reference}
     state = State((_digest({"image": content, **_shape(spec)}),))
@@ -48,9 +48,9 @@ def plain(spec: SandboxSpec) -> Wanted:
 
 
 async def of_recipe(recipe: Recipe, spec: SandboxSpec, store: Store | None) -> Wanted:
-    """The ladder of a recipe, as its base and its inputs are at this moment; `spec` names no image.
+    """The goal of a recipe, from its base and its inputs as they are now. `spec` names no image.
 
-    Raises InvalidRequest for an input that is not there, Unsupported for a base that takes a store where there is none.
+    Raises InvalidRequest for a missing input, Unsupported for a base that needs a store where there is none.
     """
     from dutyfree.images.recipes import bases, digests, inputs
 
@@ -69,13 +69,13 @@ async def of_recipe(recipe: Recipe, spec: SandboxSpec, store: Store | None) -> W
 
 
 def check(spec: SandboxSpec) -> None:
-    """Raise InvalidRequest for a spec with an environment: what belongs to one lease alone is bound to it, late."""
+    """Raise InvalidRequest for a spec with an environment: that belongs to one lease, and is bound to it later."""
     if spec.env:
         raise InvalidRequest("sandboxes of a pool have no environment of their own", hint="bind it to the lease")
 
 
 def _shape(spec: SandboxSpec) -> dict[str, object]:
-    """What cannot be changed once a sandbox is made."""
+    """The settings that cannot be changed after a sandbox is created."""
     bounds = {name: getattr(spec.resources, name) for name in spec.resources.__slots__}
     return {"resources": bounds, "network": spec.network.value, "writes": spec.writes.value, "hostname": spec.hostname}
 
