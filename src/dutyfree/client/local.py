@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
 
 Choice = TypeVar("Choice", Network, Writes)
-DEFAULT_RESOURCES = Resources()
+DEFAULT_SPEC = SandboxSpec()
 HOST_ROOT = Image()
 """The image of a lease without one. It is a single object, because the ladder cache uses the identity of images."""
 
@@ -306,11 +306,13 @@ class LocalHost(Host):
         secrets, secret_files = conceal(secrets), conceal(secret_files)
         leasing = self._opened_leasing()
         _check_isolation(isolation, self._opened())
-        spec = SandboxSpec(
-            resources=resources if resources is not None else DEFAULT_RESOURCES,
-            network=_choice(Network, network, "network"),
-            writes=_choice(Writes, writes, "writes"),
-        )
+        spec = DEFAULT_SPEC
+        if resources is not None or network is not Network.NONE or writes is not Writes.MEMORY:
+            spec = SandboxSpec(
+                resources=resources if resources is not None else DEFAULT_SPEC.resources,
+                network=_choice(Network, network, "network"),
+                writes=_choice(Writes, writes, "writes"),
+            )
         binding = NOTHING
         if env or secrets or files or secret_files:
             binding = Binding(env=env or {}, secrets=secrets or {}, files=files or {}, secret_files=secret_files or {})
@@ -376,8 +378,6 @@ class LocalHost(Host):
 
 
 def _choice(kind: type[Choice], value: str, name: str) -> Choice:
-    if isinstance(value, kind):
-        return value
     try:
         return kind(value)
     except ValueError:

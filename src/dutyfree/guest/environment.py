@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dutyfree.model.environment import CheckedEnvironment
 from dutyfree.wire.fields import encode_text
 
 DEFAULT_ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -22,11 +23,17 @@ class Environment:
     def __init__(self, defaults: Mapping[str, str]) -> None:
         self._defaults = dict(defaults)
         self._encoded = _entries(self._defaults)
+        self._shared: tuple[CheckedEnvironment | None, tuple[bytes, ...]] = (None, ())
+        """The last entries that many actions have in common, encoded over the defaults."""
 
     def entries(self, *additions: Mapping[str, str]) -> tuple[bytes, ...]:
         """`NAME=VALUE` for the defaults and, over them, the additions in their order."""
         if not any(additions):
             return self._encoded
+        if len(additions) == 1 and isinstance(additions[0], CheckedEnvironment):
+            if self._shared[0] is not additions[0]:
+                self._shared = (additions[0], _entries({**self._defaults, **additions[0]}))
+            return self._shared[1]
         merged = dict(self._defaults)
         for addition in additions:
             merged.update(addition)

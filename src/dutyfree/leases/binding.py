@@ -27,7 +27,7 @@ from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.secret import Secret
 from dutyfree.model import Capability
-from dutyfree.model.environment import check_env
+from dutyfree.model.environment import CheckedEnvironment, check_env
 from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"
@@ -98,10 +98,12 @@ class Binding:
             hint = "pass the secret in the environment, or use a substrate whose sandboxes do not share files"
             raise Unsupported("other sandboxes of this substrate could read a secret file", hint=hint)
 
-    def environment(self, lease_id: str, owner: str) -> MaskedEnvironment:
+    def environment(self, lease_id: str, owner: str) -> MaskedEnvironment | CheckedEnvironment:
         """The environment of each action of the lease. An action may replace entries by its own."""
         identity = {f"{_RESERVED}LEASE": lease_id, f"{_RESERVED}OWNER": owner}
-        return _masked(self.env, self.secrets).under(identity)
+        if self.secrets:
+            return _masked(self.env, self.secrets).under(identity)
+        return CheckedEnvironment({**self.env, **identity})
 
     def of_forks(self) -> Binding:
         """The binding of a fork. The fork has the files, but not the secret files, which are in memory."""

@@ -111,8 +111,8 @@ class LeaseTable:
             raise RuntimeError(f"this key of {owner!r} has a lease already: {self._by_key[owner, key]}")
         self._token += 1
         self._number += 1
-        lease = Lease(f"{self._prefix}-{self._number}", sandbox, owner, self._token, math.inf, key)
-        lease = self._lasting(lease, now_s + ttl_s)
+        expires_s, at = self._expiry(now_s + ttl_s)
+        lease = Lease(f"{self._prefix}-{self._number}", sandbox, owner, self._token, expires_s, key, at)
         self._live[lease.id] = lease
         self._by_sandbox[sandbox] = lease.id
         if key is not None:
@@ -124,7 +124,8 @@ class LeaseTable:
     def renew(self, lease_id: str, token: int, now_s: float, ttl_s: float) -> Lease:
         """Set the expiry of the lease to `now_s + ttl_s`, which may also be earlier. Raises as `check` does."""
         _check_ttl(ttl_s)
-        renewed = self._lasting(self.check(lease_id, token, now_s), now_s + ttl_s)
+        expires_s, at = self._expiry(now_s + ttl_s)
+        renewed = replace(self.check(lease_id, token, now_s), expires_s=expires_s, expires_at=at)
         self._live[lease_id] = renewed
         self._expect(renewed)
         return renewed
@@ -203,9 +204,9 @@ class LeaseTable:
         """Whether a lease with this id exists, or has ended and is still kept."""
         return lease_id in self._live or lease_id in self._ended
 
-    def _lasting(self, lease: Lease, expires_s: float) -> Lease:
-        at = None if math.isinf(expires_s) else expires_s + self._wall_offset_s
-        return replace(lease, expires_s=expires_s, expires_at=at)
+    def _expiry(self, expires_s: float) -> tuple[float, float | None]:
+        """The same moment on the clock of the callers and in seconds since 1970."""
+        return expires_s, None if math.isinf(expires_s) else expires_s + self._wall_offset_s
 
     def _end(self, lease: Lease, how: _How) -> Lease:
         del self._live[lease.id]

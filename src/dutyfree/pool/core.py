@@ -134,7 +134,7 @@ class PoolCore(Generic[G]):
     @property
     def _cold_plan_wanted(self) -> bool:
         """Whether a cold pool needs a plan. It does only if a request has no creation, or a sandbox has no request."""
-        return len(self.queue) > self.members.busy or bool(self.members.ids())
+        return len(self.queue) > self.members.busy or self.members.has_free
 
     # Events: requests and leases.
 
@@ -331,6 +331,8 @@ class PoolCore(Generic[G]):
         limits = self.options.limits
         if self.members.count + sum(self._fork_claims.values()) >= limits.sandboxes:
             return False
+        if limits.memory_bytes is None and limits.disk_bytes is None:
+            return True
         return limits.allow(self.members.total_size + size)
 
     def _size(self, state: State) -> Size:
@@ -343,11 +345,13 @@ class PoolCore(Generic[G]):
 
     def _ready(self, member: Member[G], now_s: float) -> None:
         """Give a ready sandbox to the next request for its state; without one, it becomes idle."""
+        alive = self._lives(member.id)
+        if alive and (request := self.queue.pop(member.state, now_s)) is not None:
+            self._grant(request, member, now_s)
+            return
         self.members.put_idle(member, now_s, self._eviction_clock)
-        if not self._lives(member.id):
+        if not alive:
             self._drop(member.id, now_s)
-        elif (request := self.queue.pop(member.state, now_s)) is not None:
-            self._grant(request, self.members.take(member.id, now_s), now_s)
 
     def _serve(self, now_s: float) -> None:
         """Give idle sandboxes to requests for exactly their state: the policy may have passed them over before."""

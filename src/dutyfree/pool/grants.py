@@ -12,6 +12,7 @@ from dutyfree.leases.binding import Binding, MaskedEnvironment, bind
 from dutyfree.leases.fence import Fence
 from dutyfree.leases.table import Lease
 from dutyfree.model import Capability, Phase, Span
+from dutyfree.model.environment import CheckedEnvironment
 from dutyfree.pool.members import Member
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.wanted import Wanted
@@ -58,7 +59,7 @@ class Grant:
     fence: Fence
     binding: Binding
     """The binding of the lease, with the environment of those stages that are not part of the sandbox's image."""
-    env: MaskedEnvironment
+    env: MaskedEnvironment | CheckedEnvironment
     capabilities: frozenset[Capability]
     restore: Callable[[Sandbox], Awaitable[None]] | None
     """Adds the stages that a reset of the sandbox removes; None if it removes none."""

@@ -121,6 +121,11 @@ class Members(Generic[G]):
             if running.operation.kind is OperationKind.CREATE and running.operation.state == state
         ]
 
+    @property
+    def has_free(self) -> bool:
+        """Whether there are idle or returned sandboxes."""
+        return bool(self._members)
+
     def ids(self) -> tuple[str, ...]:
         """The ids of all idle and returned sandboxes."""
         return tuple(self._members)

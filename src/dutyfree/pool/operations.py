@@ -135,6 +135,8 @@ class Operations:
 
     async def _created(self, start: Start[Wanted], spans: SpanSink) -> Sandbox:
         """Create a sandbox. Raises DeadlineExceeded for a stuck creation, which would hold its place for minutes."""
+        if start.within_s is None:
+            return await self._stager.create(start.goal, start.state, spans)
         try:
             async with asyncio.timeout(start.within_s) as limit:
                 return await self._stager.create(start.goal, start.state, spans)

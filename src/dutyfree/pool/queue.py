@@ -133,8 +133,13 @@ class RequestQueue(Generic[G]):
 
     def pop(self, state: State, now_s: float) -> Request[G] | None:
         """Remove and return the next request for this state; requests past their deadline stay in the queue."""
-        lines = self._lines.get(state, {})
-        for _, line in sorted(lines.items(), key=lambda each: (self._active.get(each[0], 0), each[1].turn)):
+        lines = self._lines.get(state)
+        if lines is None:
+            return None
+        in_order = list(lines.items())
+        if len(in_order) > 1:
+            in_order.sort(key=lambda each: (self._active.get(each[0], 0), each[1].turn))
+        for _, line in in_order:
             request = next((each for each in line.requests if each.deadline_s > now_s), None)
             if request is not None:
                 self._turns += 1
@@ -176,6 +181,8 @@ class RequestQueue(Generic[G]):
 
     def next_state(self) -> State | None:
         """The state of the request that is served next; None if no request waits."""
+        if len(self._by_state) == 1:
+            return next(iter(self._by_state))
         return min(self._by_state, key=self._urgency, default=None)
 
     def _urgency(self, state: State) -> tuple[int, float]:
