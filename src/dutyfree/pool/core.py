@@ -113,6 +113,8 @@ class PoolCore(Generic[G]):
         """When the first of the pauses ends that the last plan has seen."""
         self._announced_s = math.inf
         """When a plan must begin sandboxes that were announced."""
+        self._made_for: dict[int, Request[G]] = {}
+        """In a cold pool: the request that began each creation, and that gets its sandbox if it still waits."""
         self._eviction_clock = 0.0
         self._planned_s = -math.inf
         """When the last plan was made."""
@@ -249,6 +251,7 @@ class PoolCore(Generic[G]):
         """
         running = self.members.end(number)
         operation, member = running.operation, running.member
+        made_for = self._made_for.pop(number, None)
         if aborted:
             return self._done()
         if error is not None:
@@ -259,7 +262,8 @@ class PoolCore(Generic[G]):
             self._pauses.pop(operation.state, None)
             made_in = running.goal.made_in(operation.state)
             size = self._size(operation.state)
-            self._ready(Member(sandbox, running.goal, operation.state, made_in, size, begun_s=operation.since_s), now_s)
+            made = Member(sandbox, running.goal, operation.state, made_in, size, begun_s=operation.since_s)
+            self._ready(made, now_s, made_for)
         elif member is not None and operation.kind is not OperationKind.DESTROY:
             member.state = operation.state
             self._ready(member, now_s)
@@ -314,6 +318,8 @@ class PoolCore(Generic[G]):
             self._obey(Promote(found.sandbox, top), now_s)
         elif self._has_room(self._size(top)):
             self._obey(Create(top), now_s)
+            if self.options.policy is Policy.COLD and self._commands and isinstance(self._commands[-1], Start):
+                self._made_for[self._commands[-1].number] = request
 
     @property
     def _is_scarce(self) -> bool:
@@ -343,12 +349,15 @@ class PoolCore(Generic[G]):
         lease = self.leases.grant(member.id, request.owner, now_s, request.ttl_s, request.key)
         self._commands.append(Give(request, lease, member))
 
-    def _ready(self, member: Member[G], now_s: float) -> None:
-        """Give a ready sandbox to the next request for its state; without one, it becomes idle."""
+    def _ready(self, member: Member[G], now_s: float, made_for: Request[G] | None = None) -> None:
+        """Give a ready sandbox to `made_for`, or to the next request for its state; without one, it becomes idle."""
         alive = self._lives(member.id)
-        if alive and (request := self.queue.pop(member.state, now_s)) is not None:
-            self._grant(request, member, now_s)
-            return
+        if alive:
+            request = made_for if made_for is not None and self.queue.remove(made_for) else None
+            request = request or self.queue.pop(member.state, now_s)
+            if request is not None:
+                self._grant(request, member, now_s)
+                return
         self.members.put_idle(member, now_s, self._eviction_clock)
         if not alive:
             self._drop(member.id, now_s)

@@ -251,8 +251,15 @@ class Pool:
         """Wait until the core gives the request a sandbox."""
         given: asyncio.Future[Give[Wanted]] = asyncio.get_running_loop().create_future()
         self._waiting[request] = given
-        self._obey(self.core.acquire(request, self._now()))
+        commands = self.core.acquire(request, self._now())
+        own: Start[Wanted] | None = None
+        if self._options.policy is Policy.COLD and commands and isinstance(commands[-1], Start):
+            own = commands[-1]  # the creation for this request
+            commands = commands[:-1]
+        self._obey(commands)
         try:
+            if own is not None:
+                await self._operations.run_here(own)
             return await given
         except BaseException:
             if self._waiting.pop(request, None) is not None:

@@ -164,6 +164,19 @@ def test_a_creation_that_outlives_its_request_is_ended_by_the_next_plan() -> Non
     assert pool.kinds() == ["destroy"]
 
 
+def test_in_a_cold_pool_each_request_gets_the_sandbox_that_it_began() -> None:
+    pool = driver(policy=Policy.COLD)
+    first, second, third = (pool.ask() for _ in range(3))
+    pool.finish(2)
+    assert list(pool.given) == [second]
+    pool.obey(pool.core.cancel(third))
+    pool.finish(1, error=SubstrateFailed("no"))
+    assert first not in pool.given
+    pool.running.pop(3)
+    pool.obey(pool.core.finished(3, pool.now_s, sandbox="late"))  # the cancellation came too late for it
+    assert first in pool.given
+
+
 def test_a_cold_pool_with_room_for_all_begins_each_creation_at_once() -> None:
     pool = driver(sandboxes=10, policy=Policy.COLD, at_once=10)
     for goal in (0, 1, 2, 0):
