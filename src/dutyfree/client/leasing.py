@@ -46,7 +46,15 @@ class Leasing:
         self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
         if damage:
             warnings.warn(f"earlier measurements are lost: {damage}", stacklevel=2)
-        self.pool = Pool(self._stager, options, substrate.capabilities, on_span, self._costs)
+        self.pool = Pool(
+            self._stager,
+            options,
+            substrate.capabilities,
+            on_span,
+            self._costs,
+            # A pool keeps the spans of each lease for `LeaseJournal`; a host without one has no use for them.
+            records_spans=shown or on_span is not None,
+        )
         self._status_file: StatusFile | None = None
         self._status_writer: asyncio.Task[None] | None = None
         self._shown = shown

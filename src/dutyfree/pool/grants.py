@@ -41,10 +41,10 @@ class SpanSink:
 
 @dataclass(frozen=True, slots=True)
 class LiveSandbox:
-    """A sandbox of a pool, with the receiver of its spans."""
+    """A sandbox of a pool, with the receiver of its spans; None if no span of it is wanted."""
 
     sandbox: Sandbox
-    spans: SpanSink
+    spans: SpanSink | None
 
 
 @dataclass(eq=False, slots=True)
@@ -134,6 +134,8 @@ class Grants:
             async with grant.fence:
                 await bind(grant.sandbox, binding, self._capabilities)
         grant.ready_ns = now_ns()
+        if grant.live.spans is None:
+            return
         grant.live.spans.listener = self._listener(grant)
         if self._reports_wait:
             grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
@@ -156,7 +158,8 @@ class Grants:
         return drained
 
     def _finish(self, grant: Grant) -> None:
-        grant.live.spans.listener = None
+        if grant.live.spans is not None:
+            grant.live.spans.listener = None
         grant.end_ns = now_ns()
 
     def _listener(self, grant: Grant) -> SpanListener:

@@ -38,9 +38,12 @@ class Operations:
         now: Callable[[], float],
         on_finished: OnFinished,
         on_span: SpanListener | None = None,
+        *,
+        records_spans: bool = True,
     ) -> None:
-        """`on_span` gets the spans of sandboxes that have no tenant."""
+        """`on_span` gets the spans of sandboxes that have no tenant. Without `records_spans`, sandboxes record none."""
         self._on_span = on_span
+        self._records_spans = records_spans
         self._stager = stager
         self._costs = costs
         self._now = now
@@ -130,7 +133,7 @@ class Operations:
         return member.id
 
     async def _create(self, start: Start[Wanted]) -> str:
-        spans, started_s = SpanSink(self._on_span), self._now()
+        spans, started_s = SpanSink(self._on_span) if self._records_spans else None, self._now()
         sandbox = await self._created(start, spans)
         self._costs.observe(Step.create(start.made_in), self._now() - started_s)
         self.live[sandbox.id] = LiveSandbox(sandbox, spans)
@@ -142,7 +145,7 @@ class Operations:
             raise
         return sandbox.id
 
-    async def _created(self, start: Start[Wanted], spans: SpanSink) -> Sandbox:
+    async def _created(self, start: Start[Wanted], spans: SpanSink | None) -> Sandbox:
         """Create a sandbox. Raises DeadlineExceeded for a stuck creation, which would hold its place for minutes."""
         if start.within_s is None:
             return await self._stager.create(start.goal, start.state, spans)

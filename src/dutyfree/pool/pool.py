@@ -56,14 +56,24 @@ class Pool:
         capabilities: frozenset[Capability],
         on_span: SpanListener | None = None,
         costs: Costs | None = None,
+        *,
+        records_spans: bool = True,
     ) -> None:
+        """Without `records_spans`, leases have no spans: each costs microseconds."""
         self._options = options
         self._name = stager.name
         # Without warm sandboxes, a creation belongs to the lease that waits for it, and so do its spans.
         is_cold = options.policy is Policy.COLD
         self._grants = Grants(stager, capabilities, on_span, reports_wait=not is_cold)
         self.costs = costs if costs is not None else Costs()
-        self._operations = Operations(stager, self.costs, self._now, self._finished, on_span if is_cold else None)
+        self._operations = Operations(
+            stager,
+            self.costs,
+            self._now,
+            self._finished,
+            on_span if is_cold else None,
+            records_spans=records_spans,
+        )
         core_options = options.for_core(stager.abilities)
         leases = LeaseTable.of_this_machine()
         self.core: PoolCore[Wanted] = PoolCore(core_options, self.costs, leases, self._operations.alive)
