@@ -44,14 +44,14 @@ async def test_a_bound_secret_is_nowhere_else(tmp_path: Path, caplog: pytest.Log
         def keep(span: Span) -> None:
             journal.append({"phase": span.phase, "name": span.name, "sandbox": span.sandbox})
 
-        host = dutyfree.local("cell", store=store, pool=PoolOptions(sandboxes=2, costs=costs), on_span=keep)
+        host = dutyfree.local("cell", store=store, pool=PoolOptions(sandboxes=3, costs=costs), on_span=keep)
         try:
             await host.__aenter__()
         except SubstrateUnavailable as error:
             pytest.skip(str(error))
         try:
             first_id, printed = await _leased_with(host, needle, filed)
-            # With room for two, the next lease may get the very same sandbox; it must not matter.
+            # The next lease may get the very same sandbox; it must not matter.
             for _ in range(3):
                 async with host.lease(RECIPE) as box:
                     for secret in (needle, filed):

@@ -154,6 +154,6 @@ async def test_ten_times_too_many_get_an_answer_in_time_and_a_fair_share() -> No
 
 async def rest(pool: Pool) -> None:
     end_s = time.monotonic() + 20
-    while pool.status().leased or pool.status().returned or pool.status().works:
+    while pool.status().leased or pool.status().returned or pool.status().operations:
         assert time.monotonic() < end_s, pool.status()
         await asyncio.sleep(0.01)
