@@ -1,0 +1,105 @@
+"""Leases as handles, on hosts with and without a pool: acquired, found again, listed, renewed, released."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import dutyfree
+from dutyfree import sync
+
+POOLS = [None, dutyfree.PoolOptions(sandboxes=4)]
+pytestmark = pytest.mark.parametrize("pool", POOLS, ids=["without a pool", "with a pool"])
+
+
+async def test_a_lease_is_found_again_by_its_id_until_it_is_released(pool: dutyfree.PoolOptions | None) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        box = await host.acquire(owner="ann", env={"A": "1"})
+        assert [lease.id for lease in host.leases()] == [box.lease.id]
+        again = await host.get(box.lease.id)
+        assert again.id == box.id
+        assert (await again.run("echo $A $DUTYFREE_OWNER")).text == "1 ann\n"
+        await host.release(box.lease.id)
+        await host.release(box.lease.id)
+        assert host.leases() == []
+        for late in (box, again):
+            assert not late.alive
+            with pytest.raises(dutyfree.LeaseLost):
+                await late.run("true")
+        with pytest.raises(dutyfree.LeaseLost):
+            await host.get(box.lease.id)
+        with pytest.raises(dutyfree.LeaseLost):
+            await host.release("never-1")
+
+
+async def test_close_ends_the_lease_also_under_a_call(pool: dutyfree.PoolOptions | None) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        box = await host.acquire()
+        call = asyncio.create_task(box.run("sleep 60"))
+        await asyncio.sleep(0.1)
+        await box.close()
+        await box.close()
+        with pytest.raises(dutyfree.LeaseLost):
+            await call
+        assert host.leases() == []
+
+
+async def test_leases_of_two_hosts_have_different_ids_and_growing_tokens(pool: dutyfree.PoolOptions | None) -> None:
+    leases = []
+    for _ in range(2):
+        async with dutyfree.local("process", pool=pool) as host:
+            leases += [(await host.acquire()).lease for _ in range(2)]
+    assert len({lease.id for lease in leases}) == 4
+    assert [lease.token for lease in leases] == sorted(lease.token for lease in leases)
+
+
+async def test_a_lease_expires_unless_it_is_renewed(pool: dutyfree.PoolOptions | None) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        box, other = await host.acquire(ttl_s=0.3), await host.acquire(ttl_s=0.3)
+        assert box.lease.expires_at == pytest.approx(time.time() + 0.3, abs=0.25)
+        await box.renew(60)
+        assert box.lease.expires_at == pytest.approx(time.time() + 60, abs=1)
+        await asyncio.sleep(0.8)
+        await box.run("true")
+        with pytest.raises(dutyfree.LeaseLost):
+            await other.run("true")
+        assert [lease.id for lease in host.leases()] == [box.lease.id]
+
+
+async def test_the_same_key_gives_the_same_lease(pool: dutyfree.PoolOptions | None) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        boxes = await asyncio.gather(*(host.acquire(owner="ann", key="task 7") for _ in range(3)))
+        assert len({box.lease.id for box in boxes}) == 1
+        assert (await host.acquire(owner="bob", key="task 7")).lease.id != boxes[0].lease.id
+        await boxes[0].close()
+        with pytest.raises(dutyfree.LeaseLost):
+            await host.acquire(owner="ann", key="task 7")
+
+
+async def test_what_is_bound_is_there_on_every_host(pool: dutyfree.PoolOptions | None) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        async with host.lease(secrets={"TOKEN": "hush"}, files={"/tmp/dutyfree-test-handles": b"x"}) as box:
+            assert (await box.run("echo $TOKEN; cat /tmp/dutyfree-test-handles")).text == "hush\nx"
+            await box.files.remove("/tmp/dutyfree-test-handles")
+        async with host.lease() as box:
+            assert (await box.run("echo $TOKEN")).text == "\n"
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_s": 0}, {"timeout_s": -1}, {"ttl_s": 0}, {"owner": "x" * 1000}])
+async def test_wrong_arguments_are_refused(pool: dutyfree.PoolOptions | None, wrong: dict[str, object]) -> None:
+    async with dutyfree.local("process", pool=pool) as host:
+        with pytest.raises(dutyfree.InvalidRequest):
+            await host.acquire(**wrong)  # type: ignore[arg-type]
+        assert host.leases() == []
+
+
+def test_the_client_without_await_has_the_same_handles(pool: dutyfree.PoolOptions | None) -> None:
+    with sync.local("process", pool=pool) as host:
+        box = host.acquire()
+        assert host.get(box.lease.id).run("echo hi").text == "hi\n"
+        assert len(host.leases()) == 1
+        box.renew(60)
+        box.close()
+        assert host.leases() == []
