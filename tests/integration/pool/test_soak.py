@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, SubstrateUnavailable
-from dutyfree.model import Action, Image, SandboxSpec
+from dutyfree.model import Image, SandboxSpec
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.outcomes import OutcomeKind, classify
 from dutyfree.pool.pool import Pool
@@ -52,10 +53,10 @@ async def tenant(pool: Pool, wanted: Wanted, number: int, book: Book, killed: bo
             assert grant.sandbox.id not in book.held, "two tenants in one sandbox"
             book.held[grant.sandbox.id] = number
             book.tokens.append(grant.lease.token)
-            seen = await grant.sandbox.run(Action(f"cat trace; echo {number} > trace", timeout_s=20))
+            seen = await Box(grant, pool).run(f"cat trace; echo {number} > trace", timeout_s=20)
             assert seen.text == "", "something of an earlier tenant is left"
             if killed:
-                await grant.sandbox.run(Action("sleep 30"))
+                await Box(grant, pool).run("sleep 30")
         finally:
             book.held.pop(grant.sandbox.id, None)
             await pool.release(grant)
@@ -63,7 +64,7 @@ async def tenant(pool: Pool, wanted: Wanted, number: int, book: Book, killed: bo
         error = caught
     except Exception as caught:
         book.strangers.append(caught)
-    book.endings[classify(error).kind] += 1
+    book.endings[classify(error).kind if error is not None else OutcomeKind.OBSERVATION] += 1
     if isinstance(error, asyncio.CancelledError):
         raise error
 
