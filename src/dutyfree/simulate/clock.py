@@ -13,7 +13,7 @@ Call = Callable[..., None]
 
 
 class Clock:
-    """Discrete events: calls in the order of their times; of one time, in the order in which they were asked for."""
+    """Runs calls in the order of their times; calls of the same time run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -22,16 +22,16 @@ class Clock:
         self._calls: list[tuple[float, int, Call, tuple[Any, ...]]] = []
 
     def after(self, delay_s: float, call: Call, *arguments: Any) -> None:
-        """Call it `delay_s` from now."""
+        """Schedule a call `delay_s` from now."""
         self._number += 1
         heappush(self._calls, (self.now_s + delay_s, self._number, call, arguments))
 
     def stop(self) -> None:
-        """Forget every call."""
+        """Drop all scheduled calls."""
         self._calls.clear()
 
     def run(self) -> None:
-        """Until no call is left."""
+        """Run until no call is left."""
         calls = self._calls
         while calls:
             self.now_s, _, call, arguments = heappop(calls)
@@ -56,7 +56,7 @@ class Contention:
             raise InvalidRequest(f"contention of exponent {self.exponent:g} on {self.cores:g} cores is refused")
 
     def speed(self, under_way: float) -> float:
-        """Of each, where 1 is the speed of something alone."""
+        """The speed of each operation; alone it is 1."""
         return 1.0 if under_way <= self.cores else (self.cores / under_way) ** self.exponent
 
 
@@ -81,15 +81,15 @@ class Processor:
         self._speed = 1.0
         self._number = 0
         self._awaited = 0
-        """The last event that was asked for; those before it are void."""
+        """The number of the last scheduled event; earlier ones are ignored."""
 
     @property
     def speed(self) -> float:
-        """That of each work at this moment."""
+        """The speed of each operation at this moment."""
         return self._speed
 
     def start(self, work_s: float, call: Call, *arguments: Any) -> None:
-        """Call it when so much work is done; alone that is after `work_s`."""
+        """Call it when this much work is done; alone, that is after `work_s`."""
         if not self._shares:
             self._clock.after(work_s, call, *arguments)
             return

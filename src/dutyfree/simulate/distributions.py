@@ -1,4 +1,4 @@
-"""How long something takes, drawn anew each time: from what was measured, or from two quantiles of it."""
+"""Distributions of durations: measured samples, or a shape given by two quantiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dutyfree.errors import InvalidRequest
 MAX_SAMPLES: Final = 100_000
 _Z95: Final = NormalDist().inv_cdf(0.95)
 _DRAWN_ONE_BY_ONE: Final = 12
-"""Up to so many values are added up one by one; the sum of more is drawn as the normal variable that it is almost."""
+"""Up to this many values are added one by one; the sum of more is drawn from a normal distribution."""
 
 
 def _check_not_negative(value: float) -> None:
@@ -25,23 +25,23 @@ def _check_not_negative(value: float) -> None:
 
 
 class Distribution(Protocol):
-    """Seconds, or a number of something; never negative."""
+    """A distribution of seconds, or of counts; never negative."""
 
     @property
     def mean(self) -> float:
-        """What it is on average."""
+        """The mean."""
 
     @property
     def variance(self) -> float:
-        """The square of what it differs by."""
+        """The variance."""
 
     def draw(self, numbers: Random) -> float:
-        """One value."""
+        """Draw one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same each time."""
+    """Always the same value."""
 
     value: float
 
@@ -76,7 +76,7 @@ class Lognormal:
 
     @property
     def sigma(self) -> float:
-        """Of the logarithm."""
+        """The standard deviation of the logarithm."""
         return math.log(self.p95 / self.p50) / _Z95
 
     @property
@@ -93,7 +93,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """The one without a memory, for which queueing theory has formulas."""
+    """The exponential distribution, for which queueing theory has formulas."""
 
     mean: float
 
@@ -111,7 +111,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What was measured, each value as likely as another."""
+    """Measured values, each with the same probability."""
 
     values: tuple[float, ...]
     mean: float = field(init=False, compare=False)
@@ -130,7 +130,7 @@ class Samples:
 
 
 def total(distribution: Distribution, count: int, numbers: Random) -> float:
-    """The sum of `count` values, in bounded time: that of many is drawn by the central limit theorem."""
+    """Draw the sum of `count` values in bounded time: for many values, by the central limit theorem."""
     if count <= _DRAWN_ONE_BY_ONE:
         return sum(distribution.draw(numbers) for _ in range(count))
     return max(0.0, numbers.gauss(count * distribution.mean, math.sqrt(count * distribution.variance)))
@@ -138,7 +138,7 @@ def total(distribution: Distribution, count: int, numbers: Random) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Zipf:
-    """Which of `count` things: the k-th is wanted in proportion to k to the power of -`exponent`; 0 is even."""
+    """Zipf's distribution over `count` items: the k-th has a weight of k to the power of -`exponent`; 0 is uniform."""
 
     count: int
     exponent: float
@@ -153,5 +153,5 @@ class Zipf:
         object.__setattr__(self, "cumulative", tuple(accumulate(weights)))
 
     def draw(self, numbers: Random) -> int:
-        """An index from 0, the most wanted, to `count` - 1."""
+        """Draw an index, from 0 (the most popular) to `count` - 1."""
         return bisect(self.cumulative, numbers.random() * self.cumulative[-1], hi=self.count - 1)

@@ -94,7 +94,7 @@ def load_scenario(path: Path | str) -> Scenario:
 
 
 def parse_scenario(document: Mapping[str, Any], path: Path) -> Scenario:
-    """What the TOML `document` says; `path` is for messages and names. Raises as `load_scenario`."""
+    """Read a scenario from a TOML `document`; `path` is for messages and names. Raises as `load_scenario`."""
     table = Table(document, str(path))
     table.allow("name", "seed", "nodes", "pool", "recipes", "load", "latencies", "failures", "contention")
     return table.checked(

@@ -1,4 +1,4 @@
-"""What operations on sandboxes take, and how often they fail: all that a simulation knows of a substrate."""
+"""How long operations on sandboxes take and how often they fail: a substrate, as a simulation knows it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dutyfree.pool.state import Ladder, State
 from dutyfree.simulate.distributions import NOTHING, Distribution
 
 EVERY: Final = "*"
-"""The rung that stands for all that are not named."""
+"""The rung name that stands for all rungs that are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The probability that an operation fails, by what it is."""
+    """The probability that an operation fails, by kind."""
 
     create: float = 0.0
     stage: float = 0.0
-    """Each stage that is added."""
+    """For each stage that is added."""
     reset: float = 0.0
     destroy: float = 0.0
     lease: float = 0.0
-    """That the machinery fails some time during a lease."""
+    """The probability that the infrastructure fails during a lease."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -39,22 +39,22 @@ NO_FAILURES: Final = Failures()
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of one operation with nothing beside it, by digests, or by the names of rungs where a digest is not known."""
+    """The duration of each operation when it runs alone, by digest, or by rung name if the digest is not listed."""
 
     create: Mapping[str, Distribution]
-    """In the state of a rung, without images at the base alone; `*` is for all others."""
+    """Creation in the state of a rung; without images, only the base can be created. `*` stands for all other rungs."""
     stages: Mapping[str, Distribution] = field(default_factory=lambda: MappingProxyType({}))
-    """To add a stage inside, by its name."""
+    """Adding a stage inside a sandbox, by stage name."""
     reset: Distribution = NOTHING
     destroy: Distribution = NOTHING
     give: Distribution = NOTHING
-    """From the choice of an idle sandbox to a lease on it."""
+    """From the choice of an idle sandbox to the lease."""
     size: Size = NO_SIZE
-    """Of each sandbox."""
+    """The size of each sandbox."""
     failures: Failures = NO_FAILURES
 
     def creation(self, ladder: Ladder, state: State) -> Distribution:
-        """Of a new sandbox in `state`, from an image of it."""
+        """The duration of a creation in `state`, from its image."""
         known = self.create
         found = known.get(state.digests[-1]) or known.get(ladder.name_of(state)) or known.get(EVERY)
         if found is None:
@@ -62,7 +62,7 @@ class Latencies:
         return found
 
     def stage(self, ladder: Ladder, depth: int) -> Distribution:
-        """Of the stage that leads from `depth` digests to one more."""
+        """The duration of the stage that adds the digest after the first `depth`."""
         found = self.stages.get(ladder.top.digests[depth]) or self.stages.get(ladder.names[depth])
         if found is None:
             raise InvalidRequest(f"nothing is known of how long the stage {ladder.names[depth]!r:.80} takes")

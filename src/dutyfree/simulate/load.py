@@ -1,4 +1,4 @@
-"""What is asked of a fleet: values, and rollouts drawn from them that are the same for every policy."""
+"""The load on a fleet: its parameters, and rollouts drawn from them, the same for every policy."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_TRAJECTORIES: Final = 100_000_000
 
 
 class Rollout(NamedTuple):
-    """One trajectory: what it wants, and what it will do once it has that."""
+    """One trajectory: the recipe that it wants, and how long it thinks and acts."""
 
     group: int
-    """Of the prompt; the rollouts of one prompt share a recipe."""
+    """The number of its prompt; the rollouts of one prompt share a recipe."""
     recipe: int
     think_s: float
-    """All that passes between actions while the model thinks."""
+    """The total time between actions, while the model thinks."""
     action_s: float
-    """All that its actions take with nothing beside them."""
+    """The total time of its actions when nothing runs beside them."""
 
     @property
     def computing(self) -> float:
@@ -44,7 +44,7 @@ class Recipes:
     """The k-th repository is asked for in proportion to k to the power of minus this."""
     rungs: tuple[str, ...] = RUNGS
     variants: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """How many there are of a rung; of those that are not named, one for each repository. There is one base."""
+    """The number of variants of a rung; a rung that is not listed has one for each repository. There is one base."""
 
     def __post_init__(self) -> None:
         if not self.rungs or len(set(self.rungs)) != len(self.rungs):
@@ -59,7 +59,7 @@ class Recipes:
         return tuple(self._ladder(repository) for repository in range(self.repositories))
 
     def popularity(self) -> Zipf:
-        """Draws repositories."""
+        """The distribution from which repositories are drawn."""
         return Zipf(self.repositories, self.zipf)
 
     def _ladder(self, repository: int) -> Ladder:
@@ -71,20 +71,20 @@ class Recipes:
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """A few rollouts think for much longer: by a factor of Pareto's distribution."""
+    """A few rollouts think much longer: by a factor drawn from a Pareto distribution."""
 
     share: float = 0.0
     alpha: float = 1.5
     """The lower, the heavier the tail."""
     most: float = 20.0
-    """The factor has a bound, as rollouts have."""
+    """The largest factor."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and self.alpha > 0 and self.most >= 1):
             raise InvalidRequest("stragglers need a share from 0 to 1, alpha above 0, and at least 1 as most")
 
     def factor(self, numbers: Random) -> float:
-        """What the thinking of one rollout is multiplied by."""
+        """The factor for the thinking time of one rollout."""
         # Two draws whatever comes, so that a share that changes leaves the other rollouts as they are.
         chosen, tail = numbers.random() < self.share, numbers.paretovariate(self.alpha)
         return min(tail, self.most) if chosen else 1.0
@@ -95,19 +95,19 @@ NO_STRAGGLERS: Final = Stragglers()
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What rollouts do."""
+    """How rollouts behave."""
 
     actions: Distribution
     think_s: Distribution
-    """Before each action."""
+    """The thinking time before each action."""
     action_s: Distribution
-    """Of each action."""
+    """The duration of each action."""
     stragglers: Stragglers = NO_STRAGGLERS
     most_actions: int | None = None
-    """Agents are stopped after so many."""
+    """Agents are stopped after this many actions."""
 
     def rollout(self, group: int, recipe: int, numbers: Random) -> Rollout:
-        """One of a group, drawn."""
+        """Draw one rollout of a group."""
         count = max(1, min(round(self.actions.draw(numbers)), self.most_actions or sys.maxsize))
         think_s = total(self.think_s, count, numbers) * self.stragglers.factor(numbers)
         return Rollout(group, recipe, think_s, total(self.action_s, count, numbers))
@@ -122,7 +122,7 @@ class Steps:
     prompts: int = 64
     group: int = 8
     training_s: float = 60.0
-    """Between the end of a step and the beginning of the next."""
+    """The time between the end of a step and the start of the next one."""
     quantile: float = 1.0
     """A step is over when this share of its rollouts has ended; the others go on beside the next one."""
     announced: bool = True
@@ -144,11 +144,11 @@ class Steps:
 
     @property
     def enough(self) -> int:
-        """The rollouts of a step that must have ended before it is over."""
+        """The number of rollouts that must have ended before a step is over."""
         return max(1, math.ceil(self.quantile * self.prompts * self.group - 1e-9))
 
     def step(self, number: int, popularity: Zipf, seed: int) -> list[Rollout]:
-        """The rollouts of one step, those of a group together: the same whatever became of the steps before."""
+        """The rollouts of one step, group by group. They do not depend on the outcome of earlier steps."""
         numbers = Random(f"step {number} of {seed}")
         first = number * self.prompts
         return [
@@ -166,7 +166,7 @@ class Arrivals:
     trajectories: int
     behaviour: Behaviour
     rate_per_s: float
-    """Of groups."""
+    """Groups per second."""
     group: int = 1
     concurrency: int | None = None
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 HIT: Final = "hit"
-"""The rung of those who found just what they wanted, as a pool's metrics call it."""
+"""The rung of requests that found an idle sandbox in the wanted state, as in a pool's metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of many durations."""
+    """A summary of many durations."""
 
     count: int
     mean_s: float
@@ -26,7 +26,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        """Of none, zeros."""
+        """Summarise values; without any, all fields are 0."""
         if not values:
             return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0)
         ordered = sorted(values)
@@ -34,12 +34,12 @@ class Summary:
         return cls(len(ordered), math.fsum(ordered) / len(ordered), p50, p95, p99, ordered[-1])
 
     def to_json(self) -> dict[str, float]:
-        """Its fields."""
+        """The fields, for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
-    """The median-unbiased quantile of values that are in order, at least one."""
+    """The median-unbiased quantile of sorted values, at least one."""
     rank = (len(ordered) + 1 / 3) * p + 1 / 3
     low = min(max(math.floor(rank), 1), len(ordered))
     high = min(low + 1, len(ordered))
@@ -49,7 +49,7 @@ def quantile(ordered: Sequence[float], p: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one policy did under a load."""
+    """The outcome of one policy under a load."""
 
     policy: str
     nodes: int
@@ -58,9 +58,9 @@ class Outcome:
     failures: Mapping[str, int]
     """Trajectories that ended without a result, by cause."""
     readiness: Summary
-    """From a request to a sandbox in the wanted state."""
+    """The time from a request to a sandbox in the wanted state."""
     queue: Summary
-    """The part of it before anything was done for the request alone."""
+    """The part of the readiness before an operation for the request began."""
     hits: Mapping[str, int]
     """Requests by what the router found for them: `hit`, a lower rung, or `cold` if nothing."""
     operations: Mapping[str, int]
@@ -72,11 +72,11 @@ class Outcome:
     leased_s: float
     """Sandbox-seconds of leases."""
     worker_hours: float
-    """From requests to the ends of trajectories, all together."""
+    """The time from request to end, added up over all trajectories."""
     makespan_s: float
-    """From the start to the end of the last trajectory."""
+    """The time from the start to the end of the last trajectory."""
     most_sandboxes: int
-    """On one node at one moment."""
+    """The most sandboxes on one node at one moment."""
     most_busy: int
     """The most creations, promotions and resets that one node had in progress at one moment."""
     events: int
@@ -84,17 +84,17 @@ class Outcome:
 
     @property
     def hit_rate(self) -> float:
-        """The share of those that found a sandbox in the very state that they wanted."""
+        """The share of requests that found an idle sandbox in the wanted state."""
         return self.hits.get(HIT, 0) / max(1, sum(self.hits.values()))
 
     @property
     def waste(self) -> float:
-        """The share of idle sandbox-seconds in those of idle and leased sandboxes together."""
+        """Idle sandbox-seconds as a share of idle and leased ones together."""
         whole_s = self.idle_s + self.leased_s
         return self.idle_s / whole_s if whole_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, with the rates."""
+        """All fields and rates, for JSON."""
         content: dict[str, Any] = {}
         for name in self.__slots__:
             value = getattr(self, name)
@@ -124,7 +124,7 @@ class Tally:
     plans: int = 0
 
     def outcome(self, policy: str, nodes: int, events: int) -> Outcome:
-        """All that was counted."""
+        """The outcome of the whole simulation."""
         return Outcome(
             policy=policy,
             nodes=nodes,

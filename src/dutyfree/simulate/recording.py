@@ -1,4 +1,4 @@
-"""What a real pool did, in enough detail to let a simulated one meet the same.
+"""A recording of a real pool: its requests, announcements and operations, to simulate the same pool.
 
 A recording is a journal (`dutyfree.trace`) of records of these kinds, times in seconds from one start::
 
@@ -45,7 +45,7 @@ from dutyfree.tables import nonnegative as number
 from dutyfree.trace import read_journal
 
 FEW: Final = 8
-"""An operation on one digest that was seen less often is taken to be like that of all digests of its rung."""
+"""Samples; a digest with fewer samples of an operation uses those of all digests of its rung."""
 MAX_REQUESTS: Final = 1_000_000
 given = Table.given
 _OPERATIONS: Final = ("create", "stage", "reset", "destroy", "give")
@@ -53,14 +53,14 @@ _OPERATIONS: Final = ("create", "stage", "reset", "destroy", "give")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as it came."""
+    """One recorded request."""
 
     at_s: float
     ladder: int
-    """Its place among the ladders."""
+    """The index of its ladder."""
     hold_s: float
     readiness_s: float | None
-    """What was measured; None if there was no sandbox for it."""
+    """The measured readiness; None if the request got no sandbox."""
 
     @property
     def end_s(self) -> float:
@@ -77,20 +77,20 @@ class Recording:
     ladders: tuple[Ladder, ...]
     asked: tuple[Asked, ...]
     announced: tuple[tuple[float, Announcement], ...]
-    """When it was said, and what."""
+    """Announcements, each with the time at which it was made."""
     latencies: Latencies
-    """Those of operations with nothing beside them, if there is contention; otherwise as they were measured."""
+    """The latencies of operations alone if contention was fitted; otherwise as measured."""
     contention: Contention = NO_CONTENTION
 
     @property
     def readiness(self) -> Summary:
-        """As it was measured."""
+        """The measured readiness."""
         return Summary.of([each.readiness_s for each in self.asked if each.readiness_s is not None])
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many times as large as in the real run what was simulated is."""
+    """Simulated readiness divided by the readiness of the real run."""
 
     mean: float
     p50: float
@@ -98,7 +98,7 @@ class Agreement:
 
 
 def agreement(recording: Recording, *outcomes: Outcome) -> Agreement:
-    """Of the readiness in a recording and in its replays: on average over these, if there are several.
+    """Compare the readiness in a recording with that in its replays; several replays are averaged.
 
     Raises InvalidRequest if no request of the recording waited, or nothing was replayed.
     """
@@ -118,7 +118,7 @@ def load_recording(path: Path | str) -> Recording:
 
 
 def parse_recording(records: Iterable[Mapping[str, Any]], where: str = "recording") -> Recording:
-    """What the records say. Raises InvalidRequest, which names the record."""
+    """Read a recording from its records. Raises InvalidRequest, which names the record."""
     reading = _Reading()
     for index, record in enumerate(records, start=1):
         reading.add(Table(record, f"{where}, record {index}"))
@@ -251,7 +251,7 @@ class _Reading:
 
 
 class Replayer:
-    """Asks for what was asked for: at the same times, or as long after as many others had ended.
+    """Repeats the recorded requests: at the recorded times, or after as many other requests have ended.
 
     A client that sends the next request when one is done, and a trainer that waits for all of them, would have come
     later to a slower pool. So what came when n requests had ended comes when n have ended, after the same pause.
@@ -262,7 +262,7 @@ class Replayer:
         self._client = client
         self._ended = 0
         self._following: dict[int, list[tuple[float, Callable[[], None]]]] = {}
-        """By how many must have ended: pauses, and what is done after them."""
+        """Calls and the pause before each, by the number of requests that must have ended first."""
         ends_s = [] if by_time else sorted(each.end_s for each in recording.asked)
         for at_s, announcement in recording.announced:
             self._plan(at_s, ends_s, partial(self._announce, announcement, announcement.at_s - at_s))
@@ -271,11 +271,11 @@ class Replayer:
             self._plan(asked.at_s, ends_s, partial(self._ask, rollout))
 
     def start(self) -> None:
-        """Those who came before any had ended are on their way."""
+        """Send the requests that came before any request had ended."""
         self._follow()
 
     def ended(self, request: Trajectory) -> None:
-        """One more has: others follow."""
+        """Send the requests that wait for this end."""
         self._ended += 1
         self._follow()
 

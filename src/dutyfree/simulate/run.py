@@ -1,4 +1,4 @@
-"""Running a scenario: nodes, clients and a clock, put together and let go."""
+"""Runs a scenario: builds nodes, clients and a clock, and runs them to the end."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Progress = Callable[[int], None]
 
 
 class Source(Protocol):
-    """Who asks for sandboxes."""
+    """A source of requests."""
 
     def start(self) -> None:
-        """Ask for the first."""
+        """Send the first requests."""
 
     def ended(self, request: Trajectory) -> None:
-        """A trajectory is over."""
+        """A trajectory has ended."""
 
 
 def simulate(scenario: Scenario, policy: Policy = Policy.LOCALITY, on_progress: Progress | None = None) -> Outcome:
-    """What comes of a scenario under a policy: the same each time.
+    """Simulate a scenario under a policy. The same scenario gives the same outcome.
 
     `locality` places groups by consistent hashing and takes the closest idle sandbox; the control arms place each
     rollout where the load is least, and take the one that was idle for longest (`no-locality`) or none (`cold`).
@@ -58,7 +58,7 @@ def simulate(scenario: Scenario, policy: Policy = Policy.LOCALITY, on_progress: 
 
 
 def replay(recording: Recording, *, policy: Policy | None = None, seed: int = 1, by_time: bool = False) -> Outcome:
-    """A real run once more, simulated: the same requests on a pool as it was, with latencies drawn from the run.
+    """Simulate a recorded run: the same requests to the same pool, with latencies drawn from the recording.
 
     A request that came when so many had ended comes when as many have ended, as from a client that waits for its
     rollouts; `by_time`, it comes when it came, as from one that does not care.
@@ -144,7 +144,7 @@ class _Simulation:
 
 
 def _known_costs(ladders: tuple[Ladder, ...], latencies: Latencies, pool: PoolModel) -> Costs:
-    """What an earlier run has measured: the means."""
+    """The costs that an earlier run would have measured: the means."""
     costs = Costs()
     costs.observe(Step.destroy(), latencies.destroy.mean)
     seen: set[State] = set()

@@ -1,4 +1,4 @@
-"""All that a simulation depends on, as one value: the same scenario and policy give the same outcome."""
+"""A scenario: all parameters of a simulation as one value."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PoolModel:
     limits: Limits
     abilities: Abilities
     plan_every_s: float = 0.005
-    """Plans are no closer together than this, however much happens."""
+    """Plans are at least this far apart."""
     tick_s: float = 0.25
     """How often a plan is made when nothing happens."""
     longest_tick_s: float | None = None
-    """To save time: ticks may be so far apart while no announced moment is near. None: they are not."""
+    """To save time, ticks may be this far apart. None: they are `tick_s` apart."""
     acquire_timeout_s: float | None = None
-    """Requests that have waited so long end as failures of capacity."""
+    """Requests that have waited this long fail for lack of capacity."""
     knows_costs: bool = True
-    """Whether it begins with the costs of an earlier run, or has to find them out."""
+    """Whether the pool begins with the costs of an earlier run."""
 
     def __post_init__(self) -> None:
         if self.limits.sandboxes < 1 or self.limits.at_once < 1:
@@ -44,7 +44,7 @@ class PoolModel:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Nodes that are alike, what they are asked for, and what things take there."""
+    """Equal nodes, the load on them, and the latencies of their substrate."""
 
     name: str
     pool: PoolModel
@@ -73,7 +73,7 @@ class Scenario:
 
 
 def default_scenario() -> Scenario:
-    """What is simulated where nothing is said: `examples/simulate/grpo-one-node.toml`, which says why."""
+    """The default scenario; `examples/simulate/grpo-one-node.toml` explains its numbers."""
     behaviour = Behaviour(
         actions=Lognormal(20, 60),
         think_s=Lognormal(1.0, 4.0),

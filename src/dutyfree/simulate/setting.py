@@ -28,7 +28,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all nodes of a simulation have in common. They are alike: what one of them measures, all know."""
+    """What all nodes of a simulation share. They are equal, so all use the costs that any of them measures."""
 
     clock: Clock
     pool: PoolModel

@@ -1,4 +1,4 @@
-"""Who asks: a trainer that goes step by step, or groups that come at random. The only one who knows the load."""
+"""The clients of a simulation: a trainer that goes step by step, or groups that arrive at random."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dutyfree.simulate.node import Node
 from dutyfree.simulate.setting import Trajectory
 
 ANNOUNCED_FOR_S: Final = 7 * 86400.0
-"""A step takes what was announced for it before it is over, however long that is."""
+"""How long announcements last: longer than any step."""
 
 Place = Callable[[Ladder, int], list[int]]
-"""The node of each rollout of a group."""
+"""Chooses a node for each rollout of a group."""
 
 
 class Client:
@@ -36,7 +36,7 @@ class Client:
         self._held_back: deque[Trajectory] = deque()
 
     def placed(self, rollouts: list[Rollout], step: int = 0) -> list[Trajectory]:
-        """Requests, each with its node, that are not sent yet; the rollouts of a group follow each other."""
+        """Choose a node for each rollout. Nothing is sent yet. The rollouts of a group follow each other."""
         requests: list[Trajectory] = []
         begin = 0
         while begin < len(rollouts):
@@ -56,7 +56,7 @@ class Client:
         self._send_on()
 
     def ended(self) -> None:
-        """One of those that were sent has ended."""
+        """A trajectory that was sent has ended."""
         self._under_way -= 1
         self._send_on()
 
@@ -69,7 +69,7 @@ class Client:
 
 
 class Trainer:
-    """Synchronous steps: what the next one asks for is known, and announced, when training begins."""
+    """Trains in synchronous steps. It announces the next step when the training before it begins."""
 
     def __init__(self, load: Steps, popularity: Zipf, seed: int, client: Client) -> None:
         self._load = load
@@ -79,11 +79,11 @@ class Trainer:
         self._ended: Counter[int] = Counter()
 
     def start(self) -> None:
-        """The first step follows the time of one training, in which it is announced like all others."""
+        """Begin with one training time, in which the first step is announced like all others."""
         self._train(0)
 
     def ended(self, request: Trajectory) -> None:
-        """A rollout is over, and perhaps its step with it."""
+        """A rollout has ended, and perhaps its step."""
         step = request.step
         self._ended[step] += 1
         if self._ended[step] == self._load.enough and step + 1 < self._load.steps:
@@ -98,7 +98,7 @@ class Trainer:
         client.clock.after(load.training_s, client.send, requests)
 
     def _announce(self, requests: list[Trajectory], at_s: float) -> None:
-        """Group by group, in the order in which they will come: of what is announced first more is ready first."""
+        """Announce group by group, in the order of the requests: what is announced first is made ready first."""
         said: dict[int, list[Announcement]] = {}
         for (node, group, ladder), count in Counter(
             (each.node, each.rollout.group, each.ladder) for each in requests
@@ -110,18 +110,18 @@ class Trainer:
 
 
 class Visitors:
-    """Groups that come at random."""
+    """Sends groups that arrive at random."""
 
     def __init__(self, load: Arrivals, popularity: Zipf, seed: int, client: Client) -> None:
         self._client = client
         self._coming: Iterator[tuple[float, list[Rollout]]] = load.arrivals(popularity, seed)
 
     def start(self) -> None:
-        """The first group is on its way."""
+        """Schedule the first group."""
         self._await_next()
 
     def ended(self, request: Trajectory) -> None:
-        """Others come whatever becomes of it."""
+        """Do nothing: arrivals do not depend on ends."""
 
     def _await_next(self) -> None:
         following = next(self._coming, None)
