@@ -52,8 +52,8 @@ class Leasing:
             substrate.capabilities,
             on_span,
             self._costs,
-            # A pool keeps the spans of each lease for `LeaseJournal`; a host without one has no use for them.
-            records_spans=shown or on_span is not None,
+            # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either.
+            measures=shown or on_span is not None,
         )
         self._status_file: StatusFile | None = None
         self._status_writer: asyncio.Task[None] | None = None

@@ -39,11 +39,11 @@ class Operations:
         on_finished: OnFinished,
         on_span: SpanListener | None = None,
         *,
-        records_spans: bool = True,
+        measures: bool = True,
     ) -> None:
-        """`on_span` gets the spans of sandboxes that have no tenant. Without `records_spans`, sandboxes record none."""
+        """`on_span` gets the spans of sandboxes without a tenant. `measures`: whether spans and costs are recorded."""
         self._on_span = on_span
-        self._records_spans = records_spans
+        self._measures = measures
         self._stager = stager
         self._costs = costs
         self._now = now
@@ -126,16 +126,16 @@ class Operations:
             await self._climb(member.id, start.goal, member.state, start.state)
         elif start.kind is OperationKind.RESET:
             await self.live[member.id].sandbox.reset()
-            self._costs.observe(Step.reset(member.made_in), self._now() - started_s)
+            self._observe(Step.reset(member.made_in), started_s)
         else:
             await self._destroy(member.id)
-            self._costs.observe(Step.destroy(), self._now() - started_s)
+            self._observe(Step.destroy(), started_s)
         return member.id
 
     async def _create(self, start: Start[Wanted]) -> str:
-        spans, started_s = SpanSink(self._on_span) if self._records_spans else None, self._now()
+        spans, started_s = SpanSink(self._on_span) if self._measures else None, self._now()
         sandbox = await self._created(start, spans)
-        self._costs.observe(Step.create(start.made_in), self._now() - started_s)
+        self._observe(Step.create(start.made_in), started_s)
         self.live[sandbox.id] = LiveSandbox(sandbox, spans)
         try:
             await self._climb(sandbox.id, start.goal, start.made_in, start.state)
@@ -144,6 +144,10 @@ class Operations:
                 await self._destroy(sandbox.id)
             raise
         return sandbox.id
+
+    def _observe(self, step: Step, started_s: float) -> None:
+        if self._measures:
+            self._costs.observe(step, self._now() - started_s)
 
     async def _created(self, start: Start[Wanted], spans: SpanSink | None) -> Sandbox:
         """Create a sandbox. Raises DeadlineExceeded for a stuck creation, which would hold its place for minutes."""
@@ -166,7 +170,7 @@ class Operations:
             following = to.cut(have.depth + 1)
             started_s = self._now()
             await self._stager.promote(live.sandbox, wanted, have, following, live.spans)
-            self._costs.observe(Step.stage(following.digests[-1]), self._now() - started_s)
+            self._observe(Step.stage(following.digests[-1]), started_s)
             have = following
 
     async def _destroy(self, sandbox: str) -> None:

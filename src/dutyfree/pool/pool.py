@@ -57,9 +57,9 @@ class Pool:
         on_span: SpanListener | None = None,
         costs: Costs | None = None,
         *,
-        records_spans: bool = True,
+        measures: bool = True,
     ) -> None:
-        """Without `records_spans`, leases have no spans: each costs microseconds."""
+        """Without `measures`, leases have no spans and operations no costs: each takes microseconds."""
         self._options = options
         self._name = stager.name
         # Without warm sandboxes, a creation belongs to the lease that waits for it, and so do its spans.
@@ -72,7 +72,7 @@ class Pool:
             self._now,
             self._finished,
             on_span if is_cold else None,
-            records_spans=records_spans,
+            measures=measures,
         )
         core_options = options.for_core(stager.abilities)
         leases = LeaseTable.of_this_machine()
