@@ -25,6 +25,16 @@ async def fragment(
 """
 
 
+WRONG = """import dutyfree
+
+dutyfree.local(wrong=1)  # type: ignore[call-overload]
+dutyfree.local("cell", one_file_system="no")  # type: ignore[call-overload]
+dutyfree.local("docker", masks=())  # type: ignore[call-overload]
+dutyfree.local("process", store="x")  # type: ignore[call-overload]
+"""
+"""Options that no substrate takes: mypy --strict fails on an ignore that ignores nothing."""
+
+
 def programs() -> dict[str, str]:
     """Every script to check, by the name of its file."""
     found = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
@@ -32,7 +42,7 @@ def programs() -> dict[str, str]:
     for number, block in enumerate(blocks, 1):
         is_whole = "import" in block and "dutyfree" in block
         found[f"readme_{number}.py"] = block if is_whole else FRAGMENT + textwrap.indent(block, "    ")
-    return found
+    return found | {"wrong_options.py": WRONG}
 
 
 def main() -> int:
