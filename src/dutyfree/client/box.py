@@ -222,6 +222,8 @@ class Box:
         outcomes = await asyncio.gather(*ends, return_exceptions=True)
         if was_counted:
             self._keeper.forks_ended(self._grant, 1)
+        elif not self._is_fork and forks:
+            self._keeper.forks_ended(self._grant, len(forks))
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

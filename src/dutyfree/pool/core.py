@@ -180,6 +180,7 @@ class PoolCore(Generic[G]):
         """
         member = self.members.leased_member(sandbox)
         self.members.put_returned(member)
+        self._fork_claims.pop(sandbox, None)  # a call that did not end in time may still claim places
         alive = self._lives(sandbox)
         self.metrics.lost += not alive
         if not clean or not alive:
@@ -219,7 +220,9 @@ class PoolCore(Generic[G]):
         return self._done()
 
     def take_forks(self, sandbox: str, count: int) -> bool:
-        """Take the claimed places, if they are free. Returns whether they were."""
+        """Take the claimed places, if they are free. Returns whether they were; False once the lease has ended."""
+        if sandbox not in self._fork_claims:
+            return False
         limits, size = self.options.limits, self.members.leased_member(sandbox).size
         if self.members.count + count > limits.sandboxes or not limits.allow(self.members.total_size + size * count):
             return False

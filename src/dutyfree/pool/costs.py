@@ -209,10 +209,6 @@ class Costs:
         """The expected size of a sandbox in this state. Without measurements of the state: of the largest known one."""
         return self._sizes.get(state) or (self._largest if self._sizes else UNKNOWN_SIZE)
 
-    def knows_size(self, state: State) -> bool:
-        """Whether a sandbox in this state was measured."""
-        return state in self._sizes
-
     def as_dict(self) -> dict[str, Any]:
         """All measurements, as JSON values."""
         return {

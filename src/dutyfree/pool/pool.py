@@ -263,9 +263,10 @@ class Pool:
         self._waiting[request] = given
         commands = self.core.acquire(request, self._now())
         own: Start[Wanted] | None = None
-        if self._options.policy is Policy.COLD and commands and isinstance(commands[-1], Start):
-            own = commands[-1]  # the creation for this request
-            commands = commands[:-1]
+        if self._options.policy is Policy.COLD and commands:
+            match commands[-1]:
+                case Start(kind=OperationKind.CREATE) as own:  # the creation for this request
+                    commands = commands[:-1]
         self._obey(commands)
         try:
             if own is not None:

@@ -22,6 +22,9 @@ async def test_forks_of_a_leased_sandbox_count_until_they_end() -> None:
             assert host.pool.status().leased == 3
             other = await host.acquire(timeout_s=30)
             await other.close()
+            await box.fork(1)
+            await box.destroy()
+            assert host.pool.status().leased == 1
         assert host.pool.status().leased == 0
 
 

@@ -320,6 +320,21 @@ def test_forks_make_idle_sandboxes_go_and_nothing_takes_their_places() -> None:
     assert late in pool.given
 
 
+def test_a_lease_that_ends_under_a_fork_takes_its_claim_along() -> None:
+    pool = driver(sandboxes=2)
+    requests = [pool.ask(), pool.ask()]
+    pool.settle()
+    pool.give_back(requests[1])
+    sandbox = pool.given[requests[0]].sandbox
+    pool.obey(pool.core.ask_for_forks(sandbox, 1, pool.now_s))
+    pool.give_back(requests[0], clean=False)  # the fork did not end within the time for that
+    assert not pool.core.take_forks(sandbox, 1)
+    pool.settle()
+    pool.core.cancel_forks(sandbox, 1)
+    pool.settle()
+    assert pool.core.members.leased == 0
+
+
 def test_forks_that_are_given_up_free_their_places() -> None:
     pool = driver(sandboxes=2)
     request = pool.ask()

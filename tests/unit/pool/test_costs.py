@@ -114,7 +114,6 @@ def test_sums_along_a_ladder() -> None:
 def test_a_larger_size_counts_at_once_and_a_smaller_one_in_time() -> None:
     costs = Costs()
     assert costs.size(ATTRS.top) == UNKNOWN_SIZE
-    assert not costs.knows_size(ATTRS.top)
     costs.observe_size(ATTRS.top, Size(10 * MIB, MIB))
     costs.observe_size(ATTRS.top, Size(30 * MIB, MIB))
     assert costs.size(ATTRS.top) == Size(30 * MIB, MIB)
