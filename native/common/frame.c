@@ -28,9 +28,9 @@ static const char *fault_of_length(const struct frame *frame) {
 }
 
 static const char *fault_of_header(const uint8_t *header, const struct frame *frame) {
-    if (frame->kind < HOST_HELLO || frame->kind > HOST_QUIT) return "an unknown kind of frame";
+    if (frame->kind < HOST_HELLO || frame->kind > HOST_STOOD_STILL) return "an unknown kind of frame";
     if (frame->stream != 0 || header[6] != 0 || header[7] != 0) return "a header with bits that must be zero";
-    int about_stream = frame->kind == HOST_HELLO || frame->kind == HOST_PING || frame->kind == HOST_QUIT;
+    int about_stream = frame->kind == HOST_HELLO || frame->kind == HOST_PING || frame->kind >= HOST_QUIT;
     if (about_stream != (frame->id == 0)) return "an id that does not fit the kind of frame";
     return fault_of_length(frame);
 }

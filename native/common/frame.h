@@ -23,6 +23,7 @@ enum frame_kind {
     HOST_RESIZE = 7,
     HOST_PING = 8,
     HOST_QUIT = 9,
+    HOST_STOOD_STILL = 10,
     GUEST_HELLO = 65,
     GUEST_STARTED = 66,
     GUEST_OUTPUT = 67,
@@ -31,6 +32,7 @@ enum frame_kind {
     GUEST_REFUSED = 70,
     GUEST_PONG = 71,
     GUEST_FAULT = 72,
+    GUEST_OUTPUT_END = 73,
 };
 
 struct frame {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "connection.h"
 #include "descriptors.h"
 #include "session.h"
 #include "spawn.h"
@@ -34,6 +35,7 @@ static struct action *queue_first;
 static struct action **queue_end = &queue_first;
 static struct action *buried;
 static unsigned count;
+static unsigned manned_count;
 static uint64_t serial; /* of the last action */
 
 struct action *action_new(uint32_t id, const struct request *request) {
@@ -46,8 +48,11 @@ struct action *action_new(uint32_t id, const struct request *request) {
     if (action == NULL) return NULL;
     if (++count == MANY) descriptors_raise_limit();
     action->id = id;
-    action->serial = ++serial;
-    action->alone = count == 1u + (request->mode == MODE_LINE);
+    action->manned = request->mode < MODE_DIAL;
+    if (action->manned) {
+        action->serial = ++serial;
+        action->alone = ++manned_count == 1u + (request->mode == MODE_LINE);
+    }
     action->credit = request->credit;
     action->output_limit = request->output_limit;
     action->outlets = action->own_outlets;
@@ -88,12 +93,14 @@ void action_discard(struct action *action) {
     while (*at != action) at = &(*at)->next_by_id;
     *at = action->next_by_id;
     timer_clear(&action->timer);
+    if (action->connection != NULL) connection_close(action);
     intake_close(&action->intake);
     for (int i = 0; i < 2; i++) watch_close(&action->own_outlets[i].watch);
     action->buried = true;
     action->next_buried = buried;
     buried = action;
     count--;
+    if (action->manned) manned_count--;
 }
 
 void action_queue(struct action *action) {
@@ -146,7 +153,9 @@ enum strays action_strays(const struct action *action) {
 }
 
 void action_signal(struct action *action, int number, bool tree) {
-    if (action->session != NULL) {
+    if (action->connection != NULL) {
+        connection_signal(action, number);
+    } else if (action->session != NULL) {
         session_signal(action, number, tree);
     } else if (action->pid > 0 && tree && number == SIGKILL) {
         tree_kill(action->pid, action_strays(action));
@@ -219,6 +228,12 @@ static void finish(struct action *action) {
 }
 
 static void settle(struct action *action) {
+    if (action->connection != NULL) {
+        if (!connection_settle(action)) return;
+        send_exit(action);
+        action_discard(action);
+        return;
+    }
     intake_pump(action);
     if (action->ended) {
         bool out_drained = outlet_drain(&action->outlets[0]);
@@ -253,6 +268,7 @@ void actions_bury(void) {
         struct action *action = buried;
         buried = action->next_buried;
         session_free(action);
+        free(action->connection);
         free(action->leftover);
         free(action);
     }

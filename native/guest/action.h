@@ -22,11 +22,13 @@
 enum { ACTIONS_MAX = 4096 };
 
 struct session;
+struct connection;
 
 struct action {
     uint32_t id;
     pid_t pid;               /* 0: no process of its own (a session's line), or it has been reaped */
     struct session *session; /* the session that it is, or whose line it runs */
+    struct connection *connection; /* or NULL: it has a process */
     struct outlet *outlets;  /* stdout and stderr: its own, or those of the session's shell */
     struct outlet own_outlets[2];
     struct intake intake;
@@ -44,7 +46,8 @@ struct action {
     struct met met; /* how often the machine's limits had been hit when the action began */
     int wait_status; /* as wait4 gives it, once `ended` */
     uint64_t serial;
-    bool alone;      /* no other action ran when it began (a line's own session does not count) */
+    bool manned;     /* it has a process, unlike a connection */
+    bool alone;      /* no other process ran when it began (a line's own session does not count) */
     bool ended;      /* the command has exited; its output may still be on the way */
     bool terminal;
     bool timed_out;

@@ -15,6 +15,8 @@ static const struct {
     {"read", 3, applet_read},   {"write", 2, applet_write},   {"append", 1, applet_append}, {"list", 1, applet_list},
     {"stat", 1, applet_stat},   {"mkdir", 3, applet_mkdir},   {"move", 2, applet_move},
     {"pack", 1, applet_pack},   {"unpack", 1, applet_unpack}, {"remove", 2, applet_remove},
+    {"ports", 0, applet_ports},
+    {"watch", 2, applet_watch},
 };
 
 int applet_run(char *const *argv) {

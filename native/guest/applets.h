@@ -19,5 +19,7 @@ int applet_move(char *const *arguments);
 int applet_remove(char *const *arguments);
 int applet_pack(char *const *arguments);
 int applet_unpack(char *const *arguments);
+int applet_ports(char *const *arguments);
+int applet_watch(char *const *arguments);
 
 #endif

@@ -7,12 +7,16 @@
 #include <unistd.h>
 
 #include "action.h"
+#include "connection.h"
+#include "clock.h"
 #include "hello.h"
 #include "machine.h"
 #include "session.h"
 #include "start.h"
 #include "../common/reason.h"
 #include "stream.h"
+#include "user.h"
+#include "timer.h"
 
 static bool greeted;
 
@@ -50,6 +54,26 @@ void refuse_cwd(uint32_t id, int error, const char *cwd) {
     refuse(id, error, REFUSED_CWD, text);
 }
 
+static void carry_out(uint32_t id, struct request *request) {
+    if (request->mode == MODE_SESSION) {
+        session_start(id, request);
+    } else if (request->mode == MODE_LINE) {
+        session_run_line(id, request);
+    } else if (request->mode >= MODE_DIAL) {
+        connection_start(id, request);
+    } else {
+        start_command(id, request);
+    }
+}
+
+static void run_as_user(uint32_t id, struct request *request) {
+    struct account *account = user_of(id, request);
+    if (account == NULL) return;
+    request->account = account;
+    carry_out(id, request);
+    user_free(account);
+}
+
 static void run(const struct frame *frame) {
     struct request request;
     const char *reason = NULL;
@@ -63,20 +87,18 @@ static void run(const struct frame *frame) {
     case REQUEST_NO_MEMORY: refuse(frame->id, ENOMEM, REFUSED_CAPACITY, NULL); return;
     case REQUEST_GOOD: break;
     }
-    if (request.mode == MODE_SESSION) {
-        session_start(frame->id, &request);
-    } else if (request.mode == MODE_LINE) {
-        session_run_line(frame->id, &request);
-    } else {
-        start_command(frame->id, &request);
-    }
+    (request.user != NULL ? run_as_user : carry_out)(frame->id, &request);
     request_free(&request);
 }
 
 static void data(struct action *action, const struct frame *frame) {
-    if (!intake_receive(&action->intake, frame->payload, frame->length)) {
-        stream_fault("more stdin than the credit allows");
+    const char *fault = NULL;
+    if (action->connection != NULL) {
+        fault = connection_receive(action, frame->payload, frame->length);
+    } else if (!intake_receive(&action->intake, frame->payload, frame->length)) {
+        fault = "more stdin than the credit allows";
     }
+    if (fault != NULL) stream_fault(fault);
     action_queue(action);
 }
 
@@ -101,6 +123,14 @@ static void steer(struct action *action, const struct frame *frame) {
     }
 }
 
+static void stood_still(const struct frame *frame) {
+    uint64_t stood_ms;
+    uint64_t unused;
+    const char *fault = numbers_parse(frame, &stood_ms, &unused);
+    if (fault != NULL) stream_fault(fault);
+    else if (stood_ms <= UINT64_MAX / NS_PER_MS) timers_delay(stood_ms * NS_PER_MS);
+}
+
 void dispatch_frame(const struct frame *frame) {
     if (!greeted && frame->kind != HOST_HELLO) {
         stream_fault("a frame before HELLO");
@@ -112,6 +142,7 @@ void dispatch_frame(const struct frame *frame) {
     case HOST_RUN: run(frame); break;
     case HOST_PING: stream_send(GUEST_PONG, 0, frame->payload, frame->length); break;
     case HOST_QUIT: stream_end(); break;
+    case HOST_STOOD_STILL: stood_still(frame); break;
     case HOST_INPUT:
         if (action != NULL) data(action, frame);
         break;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -18,7 +19,14 @@ static void intake_ready(struct watch *watch, uint32_t events) {
 
 void intake_open(struct intake *intake, int fd, bool terminal) {
     *intake = (struct intake){
-        .watch = {.fd = fd, .ready = intake_ready}, .window_bytes = INPUT_WINDOW_BYTES, .terminal = terminal};
+        .watch = {.fd = fd, .ready = intake_ready}, .capacity_bytes = INPUT_WINDOW_BYTES,
+        .window_bytes = INPUT_WINDOW_BYTES, .terminal = terminal};
+}
+
+void intake_open_socket(struct intake *intake, int fd) {
+    intake_open(intake, fd, false);
+    intake->capacity_bytes = intake->window_bytes = SOCKET_WINDOW_BYTES;
+    intake->socket = true;
 }
 
 void intake_close(struct intake *intake) {
@@ -41,6 +49,7 @@ static uint32_t give(struct intake *intake, const uint8_t *bytes, uint32_t lengt
         if (written >= 0) return (uint32_t)written;
         if (errno == EINTR) continue;
         if (errno == EAGAIN) return 0;
+        intake->error = errno;
         discard(intake);
         return length;
     }
@@ -54,7 +63,7 @@ bool intake_receive(struct intake *intake, const uint8_t *bytes, uint32_t length
     if (intake->watch.fd < 0) given = length;
     intake->taken_bytes += given;
     if (given == length) return true;
-    if (intake->held == NULL) intake->held = malloc(INPUT_WINDOW_BYTES);
+    if (intake->held == NULL) intake->held = malloc(intake->capacity_bytes);
     if (intake->held == NULL) {
         discard(intake);
         intake->taken_bytes += length - given;
@@ -87,6 +96,7 @@ static void end_input(struct intake *intake) {
     uint8_t end = 4;
     if (intake->terminal && tcgetattr(intake->watch.fd, &settings) == 0) end = settings.c_cc[VEOF];
     if (intake->terminal && end != 0) give(intake, &end, 1);
+    if (intake->socket) shutdown(intake->watch.fd, SHUT_WR); /* the other copy is still read */
     intake_close(intake);
 }
 
@@ -95,6 +105,7 @@ void intake_pump(struct action *action) {
     if (intake->watch.fd >= 0 && intake->held_bytes > 0) give_held(intake);
     if (intake->watch.fd >= 0 && intake->complete && intake->held_bytes == 0) end_input(intake);
     watch_arm(&intake->watch, intake->held_bytes > 0 ? EPOLLOUT : 0);
+    if (intake->socket && intake->taken_bytes < intake->capacity_bytes / 4) return; /* the host has at least as much */
     if (intake->taken_bytes == 0 || intake->complete || !stream_has_room()) return; /* credit can wait, and adds up */
     uint8_t payload[16];
     struct field_writer fields;

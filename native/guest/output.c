@@ -54,6 +54,7 @@ static bool outlet_read(struct outlet *outlet) {
     }
     if (got < 0 && errno == EINTR) return true;
     outlet->left_bytes = 0;
+    if (got < 0 && errno != EAGAIN) outlet->error = errno;
     if (got == 0 || errno != EAGAIN) watch_close(&outlet->watch); /* a terminal reports its end with EIO */
     return false;
 }
@@ -66,7 +67,7 @@ static void outlet_ready(struct watch *watch, uint32_t events) {
         return;
     }
     outlet_read(outlet);
-    if (outlet->reader->ended || allowance(outlet->reader) == 0) action_queue(outlet->reader);
+    if (outlet->reader->ended || watch->fd < 0 || allowance(outlet->reader) == 0) action_queue(outlet->reader);
 }
 
 void outlet_open(struct outlet *outlet, int fd, uint8_t stream, bool terminal, struct action *reader) {

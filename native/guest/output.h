@@ -14,6 +14,7 @@ struct outlet {
     struct action *reader; /* NULL: no action reads it now */
     uint8_t stream;        /* 1 stdout, 2 stderr */
     bool terminal;
+    int error;           /* that ended it, or 0 */
     uint64_t left_bytes; /* of what was in it when the command ended, still to be read */
 };
 

@@ -18,6 +18,7 @@ enum run_tag {
     TAG_ROWS = 9,
     TAG_COLS = 10,
     TAG_SESSION = 11,
+    TAG_USER = 12,
 };
 
 struct sizes {
@@ -41,7 +42,7 @@ static uint64_t *number_for(struct request *request, uint8_t tag) {
 }
 
 static bool is_text(uint8_t tag) {
-    return tag == TAG_ARG || tag == TAG_ENV || tag == TAG_CWD;
+    return tag == TAG_ARG || tag == TAG_ENV || tag == TAG_CWD || tag == TAG_USER;
 }
 
 static const char *measure(struct request *request, struct field_reader reader, struct sizes *sizes, bool *broken) {
@@ -50,7 +51,7 @@ static const char *measure(struct request *request, struct field_reader reader, 
         uint64_t *number = number_for(request, field.tag);
         if (number != NULL && !field_number(&field, number)) return "a number that is not 8 bytes long";
         if (!is_text(field.tag)) continue;
-        if (memchr(field.data, 0, field.length) != NULL) return "a NUL byte in an argument, a variable or the cwd";
+        if (memchr(field.data, 0, field.length) != NULL) return "a NUL byte in an argument, a variable, the cwd or the user";
         sizes->args += field.tag == TAG_ARG;
         sizes->envs += field.tag == TAG_ENV;
         sizes->text_bytes += (size_t)field.length + 1;
@@ -78,6 +79,7 @@ static bool lay_out(struct request *request, struct field_reader reader, const s
         if (field.tag == TAG_ARG) *next_arg++ = text;
         if (field.tag == TAG_ENV) *next_env++ = text;
         if (field.tag == TAG_CWD) request->cwd = text;
+        if (field.tag == TAG_USER) request->user = text;
         text += (size_t)field.length + 1;
     }
     *next_arg = NULL;
@@ -87,11 +89,17 @@ static bool lay_out(struct request *request, struct field_reader reader, const s
 
 static const char *senseless(const struct request *request) {
     bool terminal = (request->flags & RUN_PTY) != 0;
-    if (request->mode > MODE_LINE) return "an unknown mode";
+    if (request->mode > MODE_DATAGRAMS) return "an unknown mode";
     if (request->flags > (RUN_PTY | RUN_STDIN | RUN_MERGE)) return "an unknown flag";
     if (request->credit > CREDIT_MAX_BYTES) return "more credit than there can be";
     if (request->rows > UINT16_MAX || request->cols > UINT16_MAX) return "a window that is too large";
     if (terminal && request->mode > MODE_SHELL) return "a terminal for something that has none";
+    if (request->user != NULL && request->mode == MODE_LINE) return "a user for a line of a session, which has one";
+    if (request->user != NULL && request->mode >= MODE_DIAL) return "a user for a connection, which has no process";
+    if (request->mode >= MODE_DIAL) {
+        size_t wanted = request->mode == MODE_ACCEPT ? 0 : 2;
+        return request->argc != wanted ? "not an address and a port" : NULL;
+    }
     if (request->mode == MODE_SESSION) return request->argc > 1 ? "more than one shell" : NULL;
     if (request->mode == MODE_SHELL || request->mode == MODE_LINE) {
         return request->argc != 1 ? "not exactly one line" : NULL;

@@ -8,7 +8,8 @@
 
 #include "../common/frame.h"
 
-enum run_mode { MODE_ARGV = 0, MODE_SHELL = 1, MODE_APPLET = 2, MODE_SESSION = 3, MODE_LINE = 4 };
+enum run_mode { MODE_ARGV = 0, MODE_SHELL = 1, MODE_APPLET = 2, MODE_SESSION = 3, MODE_LINE = 4,
+                MODE_DIAL = 5, MODE_LISTEN = 6, MODE_ACCEPT = 7, MODE_DATAGRAMS = 8 };
 enum run_flag { RUN_PTY = 1, RUN_STDIN = 2, RUN_MERGE = 4 };
 
 struct request {
@@ -24,6 +25,8 @@ struct request {
     char **argv;     /* ends with NULL, as does envp */
     char **envp;
     const char *cwd; /* NULL when the request names none */
+    const char *user; /* the same */
+    const struct account *account; /* of the user; set before the request is carried out */
     void *memory;
 };
 

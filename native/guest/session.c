@@ -20,6 +20,7 @@
 #include "start.h"
 #include "stream.h"
 #include "tree.h"
+#include "user.h"
 
 enum {
     PRIVATE_FD_MIN = 100, /* above the numbers that descriptors have in the shell */
@@ -44,6 +45,9 @@ struct session {
     struct moment line_began;
     unsigned status_value;
     unsigned status_digits;
+    bool has_user; /* the shell's ids are not the guest's, but these */
+    uint32_t uid;
+    uint32_t gid;
     bool up;
     bool interrupted;
     bool exited;
@@ -75,7 +79,8 @@ static bool line_has_begun(const struct session *session) {
     char path[48];
     struct stat present, driver, text;
     snprintf(path, sizeof path, "/proc/%d/fd/0", (int)session->shell->pid);
-    if (stat(path, &present) != 0 || fstat(session->driver_fd, &driver) != 0 || fstat(session->text_fd, &text) != 0)
+    bool seen = session->has_user ? user_stat(session->uid, session->gid, path, &present) : stat(path, &present) == 0;
+    if (!seen || fstat(session->driver_fd, &driver) != 0 || fstat(session->text_fd, &text) != 0)
         return true;
     return (present.st_dev != driver.st_dev || present.st_ino != driver.st_ino) &&
            (present.st_dev != text.st_dev || present.st_ino != text.st_ino);
@@ -267,6 +272,7 @@ static int open_text(struct session *session) {
 static bool open_private(struct session *session, int given[GIVEN_COUNT]) {
     int status = -1;
     session->text_fd = open_text(session);
+    if (session->has_user && *session->text_name != '\0' && fchown(session->text_fd, session->uid, (gid_t)-1) != 0) return false;
     if (session->text_fd < 0 || !start_pipe(&session->driver_fd, &given[GIVEN_STDIN], 1)) return false;
     if (!start_pipe(&session->status.fd, &status, 0)) return false;
     given[GIVEN_STATUS] = fcntl(status, F_DUPFD_CLOEXEC, PRIVATE_FD_MIN);
@@ -286,15 +292,18 @@ static bool open_output(struct session *session, bool merge, int given[GIVEN_COU
     return true;
 }
 
-static pid_t spawn_shell(const struct dialect *dialect, const char *path, char *const *envp,
-                         const int given[GIVEN_COUNT]) {
+static pid_t spawn_shell(const struct dialect *dialect, const char *path, const struct request *request,
+                         const int given[GIVEN_COUNT], struct failure *failure) {
     int stderr_fd = given[GIVEN_STDERR] >= 0 ? given[GIVEN_STDERR] : given[GIVEN_STDOUT];
     struct launch launch = {.argv = (char *const *)dialect->argv,
-                            .envp = envp,
+                            .envp = request->envp,
                             .path = path,
                             .stdio = {given[GIVEN_STDIN], given[GIVEN_STDOUT], stderr_fd},
                             .extra = {{.from = given[GIVEN_STATUS], .to = dialect->status_fd},
-                                      {.from = given[GIVEN_TEXT], .to = dialect->text_fd}}};
+                                      {.from = given[GIVEN_TEXT], .to = dialect->text_fd}},
+                            .account = request->account,
+                            .cwd = request->cwd,
+                            .failure = failure};
     return spawn(&launch);
 }
 
@@ -302,17 +311,18 @@ static void launch_shell(struct session *session, const struct request *request,
     struct action *shell = session->shell;
     int given[GIVEN_COUNT] = {-1, -1, -1, -1, -1};
     bool entered = true;
+    struct failure failure = {0};
     pid_t pid = -1;
     if (open_private(session, given) && open_output(session, (request->flags & RUN_MERGE) != 0, given)) {
         entered = start_enter(request);
-        if (entered) pid = spawn_shell(session->dialect, path, request->envp, given);
+        if (entered) pid = spawn_shell(session->dialect, path, request, given, &failure);
     }
     int error = errno;
     start_leave(request);
     start_close(given, GIVEN_COUNT);
     if (pid < 0) {
-        if (entered) refuse(shell->id, error, REFUSED_CAPACITY, NULL);
-        else refuse_cwd(shell->id, error, request->cwd);
+        if (!entered) refuse_cwd(shell->id, error, request->cwd);
+        else if (!start_refused(shell->id, request, &failure)) refuse(shell->id, error, REFUSED_CAPACITY, NULL);
         close_session(session);
         action_discard(shell);
         return;
@@ -342,5 +352,10 @@ void session_start(uint32_t id, const struct request *request) {
                                 .status = {.fd = -1, .ready = status_ready},
                                 .driver_fd = -1,
                                 .text_fd = -1};
+    if (request->account != NULL) {
+        session->has_user = true;
+        session->uid = request->account->uid;
+        session->gid = request->account->gid;
+    }
     launch_shell(session, request, path);
 }

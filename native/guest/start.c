@@ -10,6 +10,7 @@
 #include "spawn.h"
 #include "stream.h"
 #include "terminal.h"
+#include "user.h"
 
 enum { STATUS_NOT_EXECUTABLE = 126 << 8 };
 
@@ -20,12 +21,13 @@ void start_close(const int *fds, int count) {
 }
 
 bool start_enter(const struct request *request) {
+    if (request->account != NULL) return true; /* the child does, with that user's rights */
     return request->cwd == NULL || chdir(request->cwd) == 0;
 }
 
 void start_leave(const struct request *request) {
     /* Nothing to be done if it fails: the guest itself uses no relative paths. */
-    if (request->cwd != NULL && chdir("/") != 0) return;
+    if (request->cwd != NULL && request->account == NULL && chdir("/") != 0) return;
 }
 
 bool start_pipe(int *guest_fd, int *child_fd, int guest_end) {
@@ -70,7 +72,9 @@ static void describe(struct launch *launch, const struct request *request, char 
                               .search = request_env(request, "PATH"),
                               .stdio = {child[0], child[1], child[2]},
                               .terminal = (request->flags & RUN_PTY) != 0,
-                              .extra = {{.from = -1}, {.from = -1}}};
+                              .extra = {{.from = -1}, {.from = -1}},
+                              .account = request->account,
+                              .cwd = request->cwd};
     if (launch->terminal) launch->stdio[1] = launch->stdio[2] = child[0];
     if (!launch->terminal && (request->flags & RUN_MERGE)) launch->stdio[2] = child[1];
     if (request->mode == MODE_APPLET) launch->applet = applet_run;
@@ -81,6 +85,17 @@ static void describe(struct launch *launch, const struct request *request, char 
     shell_argv[3] = NULL;
     launch->argv = shell_argv;
     launch->path = shell_argv[0];
+}
+
+bool start_refused(uint32_t id, const struct request *request, const struct failure *failure) {
+    if (failure->identity_error != 0) {
+        user_refuse(id, request->account, failure->identity_error);
+    } else if (failure->cwd_error != 0) {
+        refuse_cwd(id, failure->cwd_error, request->cwd);
+    } else if (failure->stalled) {
+        refuse(id, ETIMEDOUT, REFUSED_CAPACITY, "the user's process did not begin in time");
+    }
+    return failure->identity_error != 0 || failure->cwd_error != 0 || failure->stalled;
 }
 
 static bool arm(struct action *action) {
@@ -107,9 +122,16 @@ void start_command(uint32_t id, const struct request *request) {
         char *shell_argv[4];
         describe(&launch, request, shell_argv, child);
         if (launch.applet != NULL) action->leftover = applet_leftover(request->argv);
+        struct failure failure = {0};
+        launch.failure = &failure;
         pid_t pid = spawn(&launch);
         int error = errno;
         start_leave(request);
+        if (pid < 0 && start_refused(id, request, &failure)) {
+            action_discard(action);
+            start_close(child, 3);
+            return;
+        }
         if (terminal) stream_send(GUEST_STARTED, id, NULL, 0);
         if (pid > 0) {
             action_set_pid(action, pid);

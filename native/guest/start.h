@@ -6,6 +6,7 @@
 
 #include "action.h"
 #include "request.h"
+#include "spawn.h"
 
 /* Modes 0 to 2. Sends REFUSED if the command cannot be started because the request is wrong or descriptors ran out. */
 void start_command(uint32_t id, const struct request *request);
@@ -19,5 +20,7 @@ void start_close(const int *fds, int count);
 /* Enter the request's working directory for a spawn; then leave it again. False with errno. */
 bool start_enter(const struct request *request);
 void start_leave(const struct request *request);
+/* Whether a failed spawn has set `failure`: then the request was answered with REFUSED. */
+bool start_refused(uint32_t id, const struct request *request, const struct failure *failure);
 
 #endif

@@ -1,6 +1,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -141,6 +142,11 @@ static void stream_ready(struct watch *watch, uint32_t events) {
 static bool set_nonblocking(int fd) {
     int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+bool stream_has_input(void) {
+    struct pollfd descriptor = {.fd = in_watch.fd, .events = POLLIN};
+    return !broken && poll(&descriptor, 1, 0) > 0;
 }
 
 bool stream_open(int in_fd, int out_fd) {

@@ -11,6 +11,8 @@
 #include "../common/fields.h"
 #include "../common/frame.h"
 
+/* Whether the host has sent something that was not read yet. */
+bool stream_has_input(void);
 bool stream_open(int in_fd, int out_fd);
 
 void stream_send(enum frame_kind kind, uint32_t id, const void *payload, size_t length);

@@ -5,6 +5,9 @@
 
 #include "action.h"
 #include "clock.h"
+#include "stream.h"
+
+enum { DEFERRED_MAX = 16 };
 
 static struct timer *heap[TIMERS_PER_ACTION * ACTIONS_MAX + 1]; /* from 1: the children of n are 2n and 2n + 1 */
 static uint32_t count;
@@ -54,9 +57,22 @@ int timers_wait_ms(void) {
     return wait_ms > INT_MAX ? INT_MAX : (int)wait_ms;
 }
 
+void timers_delay(uint64_t delay_ns) {
+    for (uint32_t place = 1; place <= count; place++) { /* all alike, so the heap stays in order */
+        heap[place]->at_ns = heap[place]->at_ns > UINT64_MAX - delay_ns ? UINT64_MAX : heap[place]->at_ns + delay_ns;
+    }
+}
+
 void timers_fire(void) {
     if (count == 0) return;
     uint64_t now = now_ns();
+    /* After a standstill everything is overdue, until the host's STOOD_STILL, which is on its way, has been read. */
+    static int deferred;
+    if (heap[1]->at_ns <= now && deferred < DEFERRED_MAX && stream_has_input()) {
+        deferred++;
+        return;
+    }
+    deferred = 0;
     while (count > 0 && heap[1]->at_ns <= now) {
         struct timer *due = heap[1];
         timer_clear(due);

@@ -19,5 +19,7 @@ void timer_clear(struct timer *timer);
 /* How long epoll may wait: milliseconds, rounded up; -1 without timers. */
 int timers_wait_ms(void);
 void timers_fire(void);
+/* Every deadline comes that much later: the sandbox stood still. */
+void timers_delay(uint64_t delay_ns);
 
 #endif

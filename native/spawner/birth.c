@@ -5,6 +5,7 @@
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -113,8 +114,11 @@ void birth_go(const struct spawner *spawner, const struct birth *birth, uint64_t
         return;
     }
     /* A hostile image must not reach files of other cells or of the spawner. */
-    int needed[] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD, spawner->netlinks.listeners};
-    close_all_but(needed, sizeof needed / sizeof *needed);
+    int needed[6 + MAX_TREES] = {stream, status, spawner->guest, IMAGE_FD, IDS_FD, spawner->netlinks.listeners};
+    const int *trees;
+    int tree_count = trees_given(&trees);
+    memcpy(needed + 6, trees, (size_t)tree_count * sizeof *needed);
+    close_all_but(needed, (size_t)(6 + tree_count));
     struct field_reader reader;
     struct field field;
     int kept = -1;

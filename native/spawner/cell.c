@@ -207,14 +207,33 @@ void cell_drop(uint64_t frozen) {
     if (space) drop(space);
 }
 
+void cell_hold(struct spawner *spawner, uint64_t number, uint64_t answer, const struct field *group) {
+    struct step step = {0};
+    struct cell *cell = slot_of(number, false);
+    bool done = cell && group->data ? holdings_take(&cell->holdings, group, &step)
+                                    : step_failed(&step, OP_CGROUP, ESRCH, "the cell");
+    if (done) cell->pausable = true;
+    if (done) reply_number(spawner, REPLY_FROZEN, answer, TAG_STATUS, 0);
+    else reply_failed(spawner, answer, &step);
+}
+
+static void kill_and_thaw(const struct cell *cell) {
+    char path[4096];
+    kill(cell->pid, SIGKILL);
+    for (int i = 0; cell->pausable && i < cell->holdings.cgroup_count; i++) {
+        snprintf(path, sizeof path, "%s/freezer.state", cell->holdings.cgroups[i]);
+        (void)write_file(path, "THAWED"); /* only the freezer's group has the file */
+    }
+}
+
 void cell_kill(uint64_t number) {
     struct cell *cell = slot_of(number, false);
-    if (cell && cell->pid > 0) kill(cell->pid, SIGKILL);
+    if (cell && cell->pid > 0) kill_and_thaw(cell);
 }
 
 void cells_kill(void) {
     for (uint32_t i = 0; i < slots; i++) {
-        if (cells[i].used && cells[i].pid > 0 && !cells[i].removing) kill(cells[i].pid, SIGKILL);
+        if (cells[i].used && cells[i].pid > 0 && !cells[i].removing) kill_and_thaw(&cells[i]);
         if (cells[i].used && cells[i].frozen) drop(&cells[i]);
     }
 }

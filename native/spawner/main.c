@@ -88,13 +88,16 @@ static void request_for_cell(struct spawner *spawner, enum request kind, const u
     struct field field;
     struct arguments a;
     struct step step;
+    struct field group = {0};
     uint64_t cell = 0, frozen = 0;
     for (fields_read(&reader, fields, length); fields_next(&reader, &field);) {
         if (field.tag == OP_CELL && arguments_of(&field, 1, &a, &step)) cell = number_of(a.text[0]);
         else if (field.tag == OP_FROZEN && arguments_of(&field, 1, &a, &step)) frozen = number_of(a.text[0]);
+        else if (field.tag == OP_CGROUP) group = field;
     }
     if (kind == REQUEST_KILL) cell_kill(cell);
     else if (kind == REQUEST_FREEZE) cell_freeze(spawner, cell, frozen);
+    else if (kind == REQUEST_HOLD) cell_hold(spawner, cell, frozen, &group);
     else cell_drop(frozen);
 }
 
@@ -103,7 +106,7 @@ static bool serve(struct spawner *spawner) {
     static uint8_t message[MAX_MESSAGE];
     union {
         struct cmsghdr align;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE((1 + MAX_TREES) * sizeof(int))];
     } control;
     struct iovec part = {.iov_base = message, .iov_len = sizeof message};
     struct msghdr header = {
@@ -111,20 +114,24 @@ static bool serve(struct spawner *spawner) {
     ssize_t got = recvmsg(spawner->control, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     if (got == 0) return false;
-    int stream = -1;
+    int given[sizeof control.space / sizeof(int)] = {-1}, count = 0; /* the stream, then trees of the host */
     struct cmsghdr *extra = CMSG_FIRSTHDR(&header);
-    if (extra && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS)
-        memcpy(&stream, CMSG_DATA(extra), sizeof stream);
+    if (extra && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS) {
+        count = (int)((extra->cmsg_len - CMSG_LEN(0)) / sizeof *given);
+        memcpy(given, CMSG_DATA(extra), (size_t)count * sizeof *given);
+    }
+    trees_note(given + 1, count > 0 ? count - 1 : 0);
     const uint8_t *fields = message + 1;
     size_t length = (size_t)got - 1;
     switch (message[0]) {
     case REQUEST_PREPARE: prepare(spawner, fields, length); break;
-    case REQUEST_SPAWN: cell_spawn(spawner, fields, length, stream); break;
+    case REQUEST_SPAWN: cell_spawn(spawner, fields, length, given[0]); break;
     case REQUEST_KILL:
     case REQUEST_FREEZE:
-    case REQUEST_DROP: request_for_cell(spawner, message[0], fields, length); break;
+    case REQUEST_DROP:
+    case REQUEST_HOLD: request_for_cell(spawner, message[0], fields, length); break;
     }
-    if (stream >= 0) close(stream);
+    for (int i = 0; i < count; i++) close(given[i]);
     return true;
 }
 

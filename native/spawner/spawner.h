@@ -21,6 +21,8 @@ enum {
     MAX_CGROUPS = 8, /* per cell; cgroup v1 needs one for each controller */
     MAX_SCRATCH = 2, /* per cell and for the spawner itself */
     MAX_COPY = 8 * 1024 * 1024,
+    MAX_TREES = 32,    /* of the host, shown in one cell */
+    MAX_TARGET = 2048, /* a path in a cell, with its NUL */
     IMAGE_FD = 63,   /* named in plans as /proc/self/fd/63 */
     IDS_FD = 62,     /* in a cell, the namespace that says how mounts translate ids */
 };
@@ -30,7 +32,8 @@ enum {
 #define IGNORED_SIGNALS {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE} /* by the spawner, which stops only when the host ends */
 
 /* Messages: a kind in the first byte, then fields. */
-enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3, REQUEST_FREEZE = 4, REQUEST_DROP = 5 };
+enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3, REQUEST_FREEZE = 4, REQUEST_DROP = 5,
+               REQUEST_HOLD = 6 };
 enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68, REPLY_FROZEN = 69,
              REPLY_DIED = 70 }; /* its processes are dead, and only then, once all that it held is given back: exited */
 enum reply_tag { TAG_CELL = 1, TAG_PID = 2, TAG_ERRNO = 3, TAG_STEP = 4, TAG_STATUS = 5 };
@@ -72,6 +75,11 @@ enum operation {
                           directory if 1; no link is followed on the way there, and the target is made to fit */
     OP_PART = 49,      /* target, options, others: an overlay over a directory of the host; with the other options if the
                           host has removed that since */
+    OP_SOURCE = 51,    /* number, source, identity, 0 or 1, target, options: a directory (if 1) or file of the host is
+                          seen, read-only, at that path of the cell, which is made if it is not there; in the file's
+                          case as it is, in the directory's by an overlay with these options. The source is a path
+                          whose device and inode are `identity`, or, if it is empty, the tree of that number which
+                          came with the request */
     OP_TRY_IDMAP = 48, /* path, outside id, count, stored id: fails where that is not possible; only in the spawner */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account, stored id: a user namespace in which 0 .. count-1 stand for outside ..,
@@ -99,6 +107,11 @@ uint64_t number_of(const char *text);
 bool write_file(const char *path, const char *text);
 void close_all_but(int *kept, size_t count); /* from 3 up; sorts the list */
 int64_t now_ms(void);
+
+/* shown.c: what of the host a cell is shown. `trees`: descriptors that came with the request which is carried out. */
+void trees_note(const int *given, int count);
+int trees_given(const int **given);
+bool show_source(const struct arguments *a, uid_t owner); /* false with errno */
 
 /* ids.c: how the ids of files and those of a cell come together. */
 struct ids {
@@ -159,6 +172,9 @@ void cell_kill(uint64_t number);
  * inherits the cell's scratch directory, however that dies. */
 void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen);
 void cell_drop(uint64_t frozen);
+/* Makes a cgroup (OP_CGROUP) that is removed with the cell, and thawed when the cell is killed: with cgroup v1 a frozen
+ * process does not die. `answer` is the number in the reply. */
+void cell_hold(struct spawner *spawner, uint64_t number, uint64_t answer, const struct field *group);
 void cells_kill(void);
 bool cells_remain(void);
 void cell_status_ready(struct spawner *spawner, uint32_t slot);
