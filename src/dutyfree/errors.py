@@ -83,6 +83,10 @@ class SandboxReset(CallerError):
     """The sandbox was reset while this was under way; it lives on, without anything that was in it."""
 
 
+class SandboxPaused(CallerError):
+    """The sandbox is paused; resume it first."""
+
+
 class SessionEnded(CallerError):
     """The session's shell has exited; open another one."""
 
@@ -103,6 +107,14 @@ class FileFailed(CallerError):
         """The error for `operation` on `path`, worded from the kernel's own `errno`."""
         reason = detail or os.strerror(errno)
         return cls(f"cannot {operation} {path!r}: {reason}", errno=errno)
+
+
+class PortFailed(CallerError):
+    """No connection to a port of the sandbox: nothing listens there, the program broke it off, or it is taken."""
+
+    def __init__(self, message: str, *, errno: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno
 
 
 class CapacityError(DutyfreeError):

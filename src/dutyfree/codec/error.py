@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from dutyfree import errors
 from dutyfree.codec.document import Codec
 from dutyfree.codec.values import MAX_TEXT_CHARACTERS, flag, number, optional, sequence, text, whole
-from dutyfree.errors import BuildFailed, CapacityError, DutyfreeError, FileFailed, InvalidRequest, Party
+from dutyfree.errors import BuildFailed, CapacityError, DutyfreeError, FileFailed, InvalidRequest, Party, PortFailed
 from dutyfree.tables import Table
 
 _CUT: Final = " ... (cut)"
@@ -39,7 +39,7 @@ def _write_error(error: DutyfreeError) -> dict[str, Any]:
     match error:
         case CapacityError():
             fields["retry_after_s"] = error.retry_after_s
-        case FileFailed():
+        case FileFailed() | PortFailed():
             fields["errno"] = error.errno
         case BuildFailed():
             fields |= {"stage": _cut(error.stage), "log": _cut(error.log)}
@@ -67,7 +67,7 @@ def _arguments(kind: type[DutyfreeError], table: Table) -> dict[str, Any]:
     """What the class takes beside message and hint."""
     if issubclass(kind, CapacityError):
         return {"retry_after_s": table.required("retry_after_s", optional(number))}
-    if issubclass(kind, FileFailed):
+    if issubclass(kind, FileFailed | PortFailed):
         return {"errno": table.required("errno", whole)}
     if issubclass(kind, BuildFailed):
         return {"stage": table.required("stage", text), "log": table.required("log", text)}

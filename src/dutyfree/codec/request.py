@@ -19,7 +19,7 @@ from dutyfree.codec.values import (
     write_bytes,
 )
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Action, Capability, Image, Network, Resources, SandboxSpec, Unenforced, Writes
+from dutyfree.model import Action, Capability, Image, Mount, Network, Resources, SandboxSpec, Unenforced, Writes
 from dutyfree.tables import Table
 
 
@@ -54,6 +54,17 @@ def _read_image(table: Table) -> Image:
 IMAGE: Final = Codec("an image", _write_image, _read_image)
 
 
+def _write_mount(mount: Mount) -> dict[str, Any]:
+    return {"source": str(mount.source), "target": mount.target}
+
+
+def _read_mount(table: Table) -> Mount:
+    return Mount(table.required("source", text), table.required("target", text))
+
+
+MOUNT: Final = Codec("a mount", _write_mount, _read_mount)
+
+
 def _write_spec(spec: SandboxSpec) -> dict[str, Any]:
     return {
         "resources": _write_resources(spec.resources),
@@ -62,6 +73,7 @@ def _write_spec(spec: SandboxSpec) -> dict[str, Any]:
         "env": dict(spec.env),
         "hostname": spec.hostname,
         "image": _write_image(spec.image),
+        "mounts": [_write_mount(each) for each in spec.mounts],
     }
 
 
@@ -75,6 +87,7 @@ def _read_spec(table: Table) -> SandboxSpec:
             env=mapping(text),
             hostname=text,
             image=IMAGE.decode_inner,
+            mounts=sequence(MOUNT.decode_inner),
         )
     )
 
@@ -90,6 +103,7 @@ def _write_action(action: Action) -> dict[str, Any]:
         **({} if action.stdin is None else write_bytes("stdin", action.stdin)),
         "timeout_s": action.timeout_s,
         "output_limit_bytes": action.output_limit_bytes,
+        **({} if action.user is None else {"user": action.user}),
     }
 
 
@@ -104,6 +118,7 @@ def _read_action(table: Table) -> Action:
         env=mapping(text),
         timeout_s=number,
         output_limit_bytes=natural,
+        user=_user,
     )
     if "command" not in fields:
         raise InvalidRequest("'command' is missing")
@@ -112,6 +127,10 @@ def _read_action(table: Table) -> Action:
 
 def _command(value: Any) -> str | tuple[str, ...]:
     return text(value) if isinstance(value, str) else sequence(text)(value)
+
+
+def _user(value: Any) -> str | int:
+    return text(value) if isinstance(value, str) else natural(value)
 
 
 ACTION: Final = Codec("an action", _write_action, _read_action)

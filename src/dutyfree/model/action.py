@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
+from dutyfree.model.user import User, check_user
 
 Command = str | Sequence[str]
 """A shell line (str) or an argv (a sequence of str)."""
@@ -33,14 +34,21 @@ class Action:
     stdin: bytes | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    user: User | None = None
+    """The sandbox's user that it runs as, by name or uid; None for the sandbox's own, which is root inside."""
 
     def __post_init__(self) -> None:
-        words = [self.command] if isinstance(self.command, str) else list(self.command)
-        if not words or (not isinstance(self.command, str) and not words[0]):
+        if isinstance(self.command, str):
+            has_nul = "\0" in self.command
+        elif not self.command or not self.command[0]:
             raise InvalidRequest("the command is empty", hint="give a shell line or a non-empty argv")
-        if any("\0" in word for word in words) or "\0" in (self.cwd or ""):
+        else:
+            has_nul = any("\0" in word for word in self.command)
+        if has_nul or (self.cwd is not None and "\0" in self.cwd):
             raise InvalidRequest("a command or cwd cannot contain a NUL byte")
         check_timeout(self.timeout_s)
         if self.output_limit_bytes < 0:
             raise InvalidRequest(f"output_limit_bytes is {self.output_limit_bytes}; it cannot be negative")
         check_env(self.env)
+        if self.user is not None:
+            check_user(self.user)

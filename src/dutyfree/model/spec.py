@@ -11,6 +11,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
+from dutyfree.model.mount import Mount, check_mounts
 
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -40,10 +41,22 @@ class Capability(StrEnum):
     """The files of a running sandbox can be frozen, and other sandboxes started from them."""
     FORK = "fork"
     """A running sandbox can be multiplied."""
+    PAUSE = "pause"
+    """A sandbox can be stopped with all its processes, and set going again."""
+    WATCH = "watch"
+    """The changes of a directory can be watched."""
     IMAGES = "images"
     """Sandboxes can start from layers of an image store."""
     HOST_FILES = "host-files"
     """Without an image, a sandbox sees the host's files; its changes to them stay in the sandbox."""
+    USERS = "users"
+    """Actions can run as any user of the sandbox, not only as its root."""
+    PORTS = "ports"
+    """Connections can be made to, and taken from, the ports of a sandbox, which has a loopback of its own."""
+    MOUNTS = "mounts"
+    """Directories and files of the host can be shown in a sandbox, read-only."""
+    EGRESS = "egress"
+    """Programs of a sandbox can reach hosts by name, through the host's process and by the lease's rules."""
     HOST_PROCESSES = "host-processes"
     """Sandboxes are processes of this machine, so that leaks of them can be counted."""
 
@@ -74,8 +87,12 @@ class SandboxSpec:
     hostname: str = "dutyfree"
     image: Image = field(default_factory=Image)
     """What it starts from. `env` overrides the image's environment."""
+    mounts: tuple[Mount, ...] = ()
+    """What it sees of the host, read-only; never part of its snapshots."""
 
     def __post_init__(self) -> None:
         if not _HOSTNAME.fullmatch(self.hostname):
             raise InvalidRequest(f"hostname {self.hostname!r} is not a single DNS label")
         check_env(self.env)
+        if self.mounts:
+            object.__setattr__(self, "mounts", check_mounts(self.mounts))

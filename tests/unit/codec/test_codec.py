@@ -16,7 +16,15 @@ from dutyfree import codec, errors
 from dutyfree.codec import ACTION, ERROR, IMAGE, OBSERVATION, RESOURCES, SPAN, SPEC, UNENFORCED, Codec
 from dutyfree.codec.error import KINDS
 from dutyfree.codec.values import MAX_ENTRIES, MAX_INTEGER, MAX_TEXT_CHARACTERS
-from dutyfree.errors import BuildFailed, CapacityError, DutyfreeError, FileFailed, InvalidRequest, SubstrateFailed
+from dutyfree.errors import (
+    BuildFailed,
+    CapacityError,
+    DutyfreeError,
+    FileFailed,
+    InvalidRequest,
+    PortFailed,
+    SubstrateFailed,
+)
 from dutyfree.model import (
     Action,
     Capability,
@@ -102,6 +110,7 @@ actions = st.builds(
     stdin=st.none() | st.binary(max_size=50),
     timeout_s=st.floats(0, 7 * 24 * 3600.0, exclude_min=True),
     output_limit_bytes=naturals,
+    user=st.none() | st.integers(0, 2**32 - 2) | st.sampled_from(["ann", "ann:staff", "7:8"]),
 )
 counts = st.dictionaries(words, naturals, max_size=3)
 rows = st.fixed_dictionaries({"kind": words, "phase": st.none() | words, "cause": words, "count": naturals})
@@ -150,7 +159,7 @@ def all_errors(draw: st.DrawFn) -> DutyfreeError:
     more: dict[str, Any] = {}
     if issubclass(kind, CapacityError):
         more = {"retry_after_s": draw(st.none() | numbers)}
-    elif issubclass(kind, FileFailed):
+    elif issubclass(kind, FileFailed | PortFailed):
         more = {"errno": draw(wholes)}
     elif issubclass(kind, BuildFailed):
         more = {"stage": draw(words), "log": draw(words)}

@@ -1,0 +1,71 @@
+"""A directory or file of the host that a sandbox sees, read-only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+from dutyfree.errors import InvalidRequest
+
+MAX_MOUNTS = 32
+MAX_PATH_BYTES = 1024
+RESERVED = ("/proc", "/sys", "/dev", "/.dutyfree", "/.dutyfree-guest")
+"""Directories that each sandbox has for itself: nothing can be mounted on or in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Shows the host's `source`, a directory or a regular file, at `target` in a sandbox, which cannot write to it.
+
+    Both paths are absolute and without `..`. `source` may contain symbolic links, which are followed when the sandbox
+    is made. `target` is made if it is not there. File systems that are mounted below `source` are not shown.
+    """
+
+    source: str | Path
+    target: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", _checked(os.fspath(self.source), "source"))
+        object.__setattr__(self, "target", _checked(os.fspath(self.target), "target"))
+        if self.target == "/":
+            raise InvalidRequest("a mount's target is '/'", hint="use an image to replace the whole root")
+        for place in RESERVED:
+            if is_inside(self.target, place):
+                raise InvalidRequest(f"nothing can be mounted at {self.target!r}: each sandbox has its own {place!r}")
+
+
+def check_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+    """The mounts as a tuple. Raises InvalidRequest for too many, and for targets of which one is inside another."""
+    found = tuple(mounts)
+    for mount in found:
+        if not isinstance(mount, Mount):
+            raise InvalidRequest(f"{mount!r:.80} is not a Mount", hint="dutyfree.Mount(source, target)")
+    if len(found) > MAX_MOUNTS:
+        raise InvalidRequest(f"{len(found)} mounts; a sandbox can have {MAX_MOUNTS}")
+    targets = sorted(PurePosixPath(mount.target).parts for mount in found)
+    for one, other in pairwise(targets):
+        if other[: len(one)] == one:
+            raise InvalidRequest(f"the mount at {_joined(other)!r} is inside the mount at {_joined(one)!r}")
+    return found
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a normalised path is `directory`, or below it."""
+    return path == directory or path.startswith(directory if directory == "/" else f"{directory}/")
+
+
+def _checked(path: str, name: str) -> str:
+    if not path.startswith("/"):
+        raise InvalidRequest(f"a mount's {name} is {path!r:.200}; it must be an absolute path")
+    if "\0" in path or ".." in path.split("/"):
+        raise InvalidRequest(f"a mount's {name} is {path!r:.200}; '..' and NUL are not allowed")
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise InvalidRequest(f"a mount's {name} is longer than {MAX_PATH_BYTES} bytes")
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _joined(parts: tuple[str, ...]) -> str:
+    return str(PurePosixPath(*parts))
