@@ -9,6 +9,7 @@ Needs `atheris` (the extra `fuzz`); without it the exit code is 2.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 try:
     import atheris
@@ -20,14 +21,14 @@ with atheris.instrument_imports():
     from dutyfree.errors import GuestMisbehaved
     from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, FrameDecoder
     from dutyfree.wire.messages import (
-        INPUT_WINDOW_BYTES,
+        SOCKET_WINDOW_BYTES,
         GuestMessage,
         HostMessage,
         InputCredit,
         decode_guest,
         decode_host,
     )
-    from dutyfree.wire.records import decode_records
+    from dutyfree.wire.records import decode_ports, decode_records
 
 Outcome = tuple[list[GuestMessage | HostMessage], bool]
 
@@ -51,14 +52,13 @@ def one_input(data: bytes) -> None:
         return
     what, cut, rest = data[0] % 3, data[1] + 1, data[2:]
     if what == 2:
-        try:
-            decode_records(rest)
-        except GuestMisbehaved:
-            return
+        for decode in (decode_records, decode_ports):
+            with suppress(GuestMisbehaved):
+                decode(rest)
         return
     whole, whole_broke = decoded(rest, what == 0, len(rest) or 1)
     pieces, pieces_broke = decoded(rest, what == 0, cut)
-    if any(isinstance(each, InputCredit) and not 1 <= each.size_bytes <= INPUT_WINDOW_BYTES for each in whole):
+    if any(isinstance(each, InputCredit) and not 1 <= each.size_bytes <= SOCKET_WINDOW_BYTES for each in whole):
         raise AssertionError("a guest gave credit that it cannot give")
     if whole_broke != pieces_broke or (not whole_broke and whole != pieces):
         raise AssertionError("the same bytes, cut differently, gave something else")

@@ -19,6 +19,7 @@ def applet_request(
     timeout_s: float,
     credit_bytes: int,
     output_limit_bytes: int | None = None,
+    user: bytes = b"",
 ) -> Run:
     """The RUN of an applet: its name and its arguments."""
     return Run(
@@ -29,6 +30,7 @@ def applet_request(
         timeout_ms=milliseconds(timeout_s),
         output_limit=None if output_limit_bytes is None else min(output_limit_bytes, MAX_SIZE_BYTES),
         credit=credit_bytes,
+        user=user,
     )
 
 

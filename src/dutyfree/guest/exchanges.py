@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from typing import Final
 
@@ -11,6 +13,7 @@ from dutyfree.errors import (
     DeadlineExceeded,
     DutyfreeError,
     InvalidRequest,
+    PortFailed,
     SessionEnded,
     Unsupported,
 )
@@ -25,6 +28,7 @@ WINDOW_BYTES: Final = 1024 * 1024
 SIGKILL: Final = 9
 MAX_SIZE_BYTES: Final = 2**62
 """The largest limit that is sent to a guest."""
+USERS_HINT: Final = "cells made by root, containers and microVMs have users (Capability.USERS)"
 _LATE_S: Final = 0.5
 _QUOTED_CHARACTERS: Final = 200
 
@@ -44,12 +48,23 @@ class ActionExchange(Exchange):
         self._loop = asyncio.get_running_loop()
         self._backstop: asyncio.TimerHandle | None = None
         self._deadline_s = 0.0
+        self._look_s = 0.0
+        """When the backstop is looked at next: the deadline, or later."""
 
     def arm(self, seconds: float) -> None:
         """End the channel if the action has not ended after `seconds`."""
-        self.disarm()
         self._deadline_s = self._loop.time() + seconds
-        self._backstop = self._loop.call_at(self._deadline_s, self._overdue)
+        self._look_at(self._deadline_s)
+
+    def extend(self, seconds: float) -> None:
+        if self._backstop is not None:
+            self._deadline_s += seconds
+            self._look_at(max(self._deadline_s, self._loop.time() + BACKSTOP_GRACE_S))
+
+    def _look_at(self, time_s: float) -> None:
+        self.disarm()
+        self._look_s = time_s
+        self._backstop = self._loop.call_at(time_s, self._overdue)
 
     def disarm(self) -> None:
         """Wait for the end without a deadline."""
@@ -129,9 +144,9 @@ class ActionExchange(Exchange):
         self.wake()
 
     def _overdue(self) -> None:
-        if self.channel.standing_still or self._loop.time() - self._deadline_s > _LATE_S:
+        if self.channel.standing_still or self._loop.time() - self._look_s > _LATE_S:
             # The guest was paused, or this loop was late: the end of the action may be waiting to be read.
-            self.arm(BACKSTOP_GRACE_S)
+            self._look_at(self._loop.time() + BACKSTOP_GRACE_S)
         else:
             self.channel.fail(DeadlineExceeded("the guest did not end an action in time"))
 
@@ -274,6 +289,8 @@ class OnTerminal(Streamed):
 
 
 def _refusal(refused: Refused) -> DutyfreeError:
+    if refused.reason in (Reason.CONNECT, Reason.LISTEN):
+        return port_failure("listen" if refused.reason == Reason.LISTEN else "connect", refused.errno)
     text = refused.text.decode("utf-8", "replace")[:_QUOTED_CHARACTERS]
     if refused.reason == Reason.CAPACITY:
         return CapacityError(f"the sandbox has no room for another action: {text!r}")
@@ -283,4 +300,21 @@ def _refusal(refused: Refused) -> DutyfreeError:
         return SessionEnded("the session's shell has exited", hint="open another session")
     if refused.reason == Reason.NO_SHELL:
         return Unsupported(f"the sandbox has no shell: {text!r}")
+    if refused.reason == Reason.NO_SUCH_USER:
+        hint = "name a user of the sandbox's own /etc/passwd, or give a uid, which needs no entry there"
+        return InvalidRequest(f"the action cannot run as this user: {text!r}", hint=hint)
+    if refused.reason == Reason.IDS:
+        unmapped = "the sandbox has no such id: a cell has those from 0 to 65535"
+        hint = unmapped if refused.errno == errno.EINVAL else USERS_HINT
+        return Unsupported(f"the sandbox cannot change ids: {text!r}", hint=hint)
     return InvalidRequest(f"the guest refused the action: {text!r}")
+
+
+def port_failure(operation: str, number: int) -> PortFailed:
+    """The error for an errno of the sandbox's kernel, which is as hostile as all that a guest sends."""
+    if number not in errno.errorcode:
+        number = errno.EIO
+    hint = None
+    if number == errno.ECONNREFUSED:
+        hint = "no program listens on this port; wait until one does (wait_for_port)"
+    return PortFailed(f"cannot {operation} in the sandbox: {os.strerror(number)}", errno=number, hint=hint)

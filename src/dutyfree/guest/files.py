@@ -18,13 +18,15 @@ from dutyfree.contract import (
     DEFAULT_READ_LIMIT_BYTES,
     DEFAULT_TRANSFER_TIMEOUT_S,
     Files,
+    Watch,
 )
 from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
 from dutyfree.guest import transfer
 from dutyfree.guest.applets import applet_request, raise_if_failed
 from dutyfree.guest.exchanges import Collected
 from dutyfree.guest.runner import Runner
-from dutyfree.model import FileInfo
+from dutyfree.guest.watch import GuestWatch
+from dutyfree.model import FileInfo, User
 from dutyfree.model.action import check_timeout
 from dutyfree.wire.messages import ExitFlag
 from dutyfree.wire.records import decode_records
@@ -33,15 +35,20 @@ _LISTING_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _LONG_BYTES: Final = 256 * 1024
 """A listing of this size or more is parsed in a thread, so that it does not delay other actions on the loop."""
 _TEXT_LIMIT_BYTES: Final = 4096
+_USERS_REFUSAL_HINT: Final = "this view of the files acts as another user than root, with that user's rights"
 
 
 class GuestFiles(Files):
     """Each method is one action, multiplexed with all the others."""
 
-    def __init__(self, runner: Runner, refusal_hint: str | None = None) -> None:
+    def __init__(self, runner: Runner, refusal_hint: str | None = None, user: User | None = None) -> None:
         """`refusal_hint`: the hint of errors about missing permissions, where the substrate has one."""
         self._runner = runner
-        self._refusal_hint = refusal_hint
+        self._refusal_hint = refusal_hint if user is None else _USERS_REFUSAL_HINT
+        self._user, _ = runner.identity(user)
+
+    def as_user(self, user: User) -> Files:
+        return GuestFiles(self._runner, user=user)
 
     async def read(
         self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
@@ -84,7 +91,7 @@ class GuestFiles(Files):
         self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
     ) -> None:
         with self._hinting():
-            await transfer.upload(self._runner, Path(local), _checked(path), check_timeout(timeout_s))
+            await transfer.upload(self._runner, Path(local), _checked(path), check_timeout(timeout_s), self._user)
 
     async def download(
         self,
@@ -94,7 +101,11 @@ class GuestFiles(Files):
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
-        await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, check_timeout(timeout_s))
+        timeout_s = check_timeout(timeout_s)
+        await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, timeout_s, self._user)
+
+    def watch(self, path: str, *, recursive: bool = False) -> Watch:
+        return GuestWatch(self._runner, _checked(path), recursive=recursive)
 
     @contextlib.contextmanager
     def _hinting(self) -> Iterator[None]:
@@ -137,6 +148,7 @@ class GuestFiles(Files):
             timeout_s=check_timeout(timeout_s),
             output_limit_bytes=output_limit_bytes + _TEXT_LIMIT_BYTES,
             credit_bytes=exchange.output_credit_bytes,
+            user=self._user,
         )
         end = await self._runner.collect(exchange, request, stdin=stdin, timeout_s=timeout_s)
         self._runner.record(exchange, end, exchange.end_ns)

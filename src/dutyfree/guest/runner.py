@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from dutyfree.contract import SpanListener
-from dutyfree.errors import DeadlineExceeded, SandboxGone
+from dutyfree.errors import DeadlineExceeded, SandboxGone, SandboxPaused, Unsupported
 from dutyfree.guest.environment import Environment
-from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, ActionExchange, Collected
+from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, USERS_HINT, ActionExchange, Collected
 from dutyfree.guest.limits import LimitCounters, LimitWatch
-from dutyfree.model import Action, Observation, Timing
+from dutyfree.model import Action, Observation, Timing, User
+from dutyfree.model.user import check_user
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import Exit, ExitFlag, Mode, Run, RunFlag
 
+_ROOTS_DIRECTORIES: Final = ("/", "/root")
+"""Working directories of images that name none: root's home, which other users cannot enter, and no home at all."""
 _UNLIMITED: Final = LimitCounters()
 
 
@@ -35,7 +38,9 @@ class Runner:
         cwd: str,
         limits: LimitWatch | None,
         on_span: SpanListener | None,
+        one_user: str | None = None,
     ) -> None:
+        """`one_user`: why actions cannot run as other users, where they cannot."""
         self.sandbox_id = sandbox_id
         self.channel = channel
         self.environment = Environment(env)
@@ -44,6 +49,7 @@ class Runner:
         self._cwd = cwd
         self._encoded_cwd = encode_text(cwd)
         self._limits = limits
+        self._one_user = one_user
         self._began_ns: int | None = None
 
     def with_channel(self, channel: Channel, began_ns: int | None) -> Runner:
@@ -59,30 +65,45 @@ class Runner:
         self.known_limits = _UNLIMITED
         self._limits = limits
 
-    def directory(self, cwd: str | None) -> bytes:
-        """The working directory of an action with this `cwd`."""
+    def directory(self, cwd: str | None, user: User | None = None) -> bytes:
+        """The working directory of an action with this `cwd`; empty for a user's home, which the guest knows."""
+        if user is not None and self._cwd in _ROOTS_DIRECTORIES:
+            return encode_text(cwd or "")
         return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))
+
+    def identity(self, user: User | None) -> tuple[bytes, Environment]:
+        """A RUN's user, and the environment that its entries are added to. Raises InvalidRequest, Unsupported."""
+        if user is None:
+            return b"", self.environment
+        wanted = check_user(user)
+        if self._one_user is not None:
+            raise Unsupported(f"actions cannot run as user {wanted!r} here: {self._one_user}", hint=USERS_HINT)
+        return encode_text(wanted), self.environment.of_users
 
     def request(self, action: Action, *, credit_bytes: int, flags: int) -> Run:
         """The RUN of an action."""
         command = action.command
         is_line = isinstance(command, str)
+        user, environment = (b"", self.environment) if action.user is None else self.identity(action.user)
         return Run(
             id=0,
             mode=Mode.SHELL if is_line else Mode.ARGV,
             args=(encode_text(command),) if isinstance(command, str) else tuple(map(encode_text, command)),
-            env=self.environment.entries(action.env),
-            cwd=self.directory(action.cwd),
+            env=environment.entries(action.env),
+            cwd=self.directory(action.cwd, action.user),
             flags=flags,
             timeout_ms=milliseconds(action.timeout_s),
             output_limit=min(action.output_limit_bytes, MAX_SIZE_BYTES),
             credit=credit_bytes,
+            user=user,
         )
 
     def begin(self, exchange: ActionExchange, request: Run, timeout_s: float | None) -> None:
-        """Send the request. Raises SandboxGone, InvalidRequest."""
+        """Send the request. Raises SandboxGone, SandboxPaused, InvalidRequest."""
         if not self.channel.alive:
             raise SandboxGone(f"sandbox {self.sandbox_id} is gone")
+        if self.channel.refuses:
+            raise paused(self.sandbox_id)
         self.channel.start(exchange, request)
         if timeout_s is not None:
             exchange.arm(timeout_s + BACKSTOP_GRACE_S)
@@ -175,6 +196,11 @@ class Runner:
             for span in timing.spans():
                 self.on_span(span)
         return timing
+
+
+def paused(sandbox_id: str) -> SandboxPaused:
+    """The error for new calls of a paused sandbox."""
+    return SandboxPaused(f"sandbox {sandbox_id} is paused", hint="resume it first")
 
 
 def milliseconds(seconds: float) -> int:

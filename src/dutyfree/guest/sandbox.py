@@ -6,14 +6,26 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from dutyfree.contract import ActionStream, Sandbox, Session, SpanListener, Terminal
+from dutyfree.contract import (
+    DEFAULT_DIAL_TIMEOUT_S,
+    ActionStream,
+    Connection,
+    Datagrams,
+    Listener,
+    Sandbox,
+    Session,
+    SpanListener,
+    Terminal,
+)
+from dutyfree.errors import Unsupported
 from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.limits import LimitWatch
+from dutyfree.guest.ports import Ports
 from dutyfree.guest.runner import Runner
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.stream import GuestActionStream
 from dutyfree.guest.terminal import GuestTerminal
-from dutyfree.model import Action, Command, Observation, Phase, Span, Unenforced
+from dutyfree.model import Action, Command, ListeningPort, Observation, Phase, Span, Unenforced, User
 from dutyfree.wire.channel import Channel
 
 
@@ -35,14 +47,20 @@ class GuestSandbox(Sandbox):
         limits: LimitWatch | None = None,
         on_span: SpanListener | None = None,
         refusal_hint: str | None = None,
+        one_user: str | None = None,
+        ports: bool = False,
     ) -> None:
+        """`one_user`: why actions cannot run as other users, where they cannot. `ports`: whether the sandbox has a
+        loopback of its own, so that its ports are not the host's.
+        """
         self.id = sandbox_id
-        self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span)
+        self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span, one_user=one_user)
         self.files = GuestFiles(self._runner, refusal_hint)
         self._unenforced = unenforced
         self._give_back = destroy
         self._destroying = asyncio.Lock()
         self._destroyed = False
+        self._ports = Ports(self._runner) if ports else None
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -58,8 +76,10 @@ class GuestSandbox(Sandbox):
     def stream(self, action: Action) -> ActionStream:
         return GuestActionStream(self._runner, action)
 
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
-        return await GuestSession.open(self._runner, cwd, env)
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
+        return await GuestSession.open(self._runner, cwd, env, user)
 
     async def terminal(
         self,
@@ -69,8 +89,30 @@ class GuestSandbox(Sandbox):
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Terminal:
-        return await GuestTerminal.open(self._runner, command, rows=rows, cols=cols, cwd=cwd, env=env)
+        return await GuestTerminal.open(self._runner, command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
+
+    async def dial(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_DIAL_TIMEOUT_S
+    ) -> Connection:
+        return await self._own_ports().dial(address, port, timeout_s)
+
+    async def listening_ports(self) -> list[ListeningPort]:
+        return await self._own_ports().listening()
+
+    async def listen(self, port: int, *, address: str = "127.0.0.1") -> Listener:
+        return await self._own_ports().listen(address, port)
+
+    async def datagrams(self, port: int, *, address: str = "127.0.0.1") -> Datagrams:
+        return await self._own_ports().datagrams(address, port)
+
+    def _own_ports(self) -> Ports:
+        if self._ports is None:
+            raise Unsupported(
+                "this sandbox has no ports of its own: its network is the host's", hint="use network none"
+            )
+        return self._ports
 
     async def destroy(self) -> None:
         start_ns = time.monotonic_ns()

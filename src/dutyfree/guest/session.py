@@ -10,8 +10,8 @@ from typing import Final, Self
 from dutyfree.contract import Session
 from dutyfree.errors import SandboxGone, SessionEnded, SubstrateFailed
 from dutyfree.guest.exchanges import MAX_SIZE_BYTES, Collected, Opened
-from dutyfree.guest.runner import Runner, milliseconds
-from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Observation
+from dutyfree.guest.runner import Runner, milliseconds, paused
+from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Observation, User
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import ExitFlag, Mode, Run
 
@@ -29,14 +29,18 @@ class GuestSession(Session):
         self._ended = False
 
     @classmethod
-    async def open(cls, runner: Runner, cwd: str | None, env: Mapping[str, str] | None) -> Self:
+    async def open(
+        cls, runner: Runner, cwd: str | None, env: Mapping[str, str] | None, user: User | None = None
+    ) -> Self:
         """Start the shell and wait until it is up."""
         shell = Opened(runner.known_limits)
+        encoded_user, environment = runner.identity(user)
         request = Run(
             id=0,
             mode=Mode.SESSION,
-            env=runner.environment.entries(env or {}),
-            cwd=runner.directory(cwd),
+            env=environment.entries(env or {}),
+            cwd=runner.directory(cwd, user),
+            user=encoded_user,
         )
         runner.begin(shell, request, _OPEN_TIMEOUT_S)
         await shell.opened()
@@ -57,6 +61,8 @@ class GuestSession(Session):
     ) -> Observation:
         action = Action(line, timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
         async with self._turn:
+            if self._runner.channel.refuses:
+                raise paused(self._runner.sandbox_id)
             if self._line is not None:
                 # A line that was cancelled may not have ended yet.
                 await self._line.settled()

@@ -9,7 +9,7 @@ from dutyfree.contract import Terminal
 from dutyfree.errors import InvalidRequest
 from dutyfree.guest.exchanges import OnTerminal
 from dutyfree.guest.runner import Runner
-from dutyfree.model import Action, Command, Observation
+from dutyfree.model import Action, Command, Observation, User
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import Mode, Run, RunFlag
 
@@ -35,22 +35,25 @@ class GuestTerminal(Terminal):
         cols: int,
         cwd: str | None,
         env: Mapping[str, str] | None,
+        user: User | None = None,
     ) -> Self:
         """Start the command and wait until the guest has done so."""
         _check_size(rows, cols)
-        action = Action(command, cwd=cwd, env=env or {})
+        action = Action(command, cwd=cwd, env=env or {}, user=user)
+        encoded_user, environment = runner.identity(user)
         exchange = OnTerminal(runner.known_limits)
         is_line = isinstance(command, str)
         request = Run(
             id=0,
             mode=Mode.SHELL if is_line else Mode.ARGV,
             args=(encode_text(command),) if isinstance(command, str) else tuple(map(encode_text, command)),
-            env=runner.environment.terminal_entries(action.env),
-            cwd=runner.directory(cwd),
+            env=environment.terminal_entries(action.env),
+            cwd=runner.directory(cwd, user),
             flags=RunFlag.PTY | RunFlag.STDIN,
             credit=exchange.output_credit_bytes,
             rows=rows,
             cols=cols,
+            user=encoded_user,
         )
         runner.begin(exchange, request, _START_TIMEOUT_S)
         await exchange.opened()

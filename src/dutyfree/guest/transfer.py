@@ -31,14 +31,18 @@ from dutyfree.wire.messages import Exit
 class _Applet:
     """A streamed applet as a blocking file, for one thread that is not the loop's."""
 
-    def __init__(self, runner: Runner, *words: str, timeout_s: float, takes_input: bool = False) -> None:
+    def __init__(
+        self, runner: Runner, *words: str, timeout_s: float, takes_input: bool = False, user: bytes = b""
+    ) -> None:
         self._runner = runner
         self._loop = asyncio.get_running_loop()
         self._held = memoryview(b"")
         self._given_up = False
         self.exchange = Streamed(runner.known_limits)
         credit_bytes = self.exchange.output_credit_bytes
-        request = applet_request(words, takes_input=takes_input, timeout_s=timeout_s, credit_bytes=credit_bytes)
+        request = applet_request(
+            words, takes_input=takes_input, timeout_s=timeout_s, credit_bytes=credit_bytes, user=user
+        )
         runner.begin(self.exchange, request, timeout_s)
 
     def write(self, data: bytes) -> int:
@@ -110,13 +114,14 @@ def _thread(work: Callable[[], None], done: asyncio.Future[None]) -> None:
         done.get_loop().call_soon_threadsafe(done.set_result, None)
 
 
-async def upload(runner: Runner, local: Path, path: str, timeout_s: float) -> None:
+async def upload(runner: Runner, local: Path, path: str, timeout_s: float, user: bytes = b"") -> None:
     """Stream a local file or tree into the sandbox."""
     mode = _local_mode(local)
     if stat.S_ISDIR(mode):
-        applet = _Applet(runner, "unpack", path, timeout_s=timeout_s, takes_input=True)
+        applet = _Applet(runner, "unpack", path, timeout_s=timeout_s, takes_input=True, user=user)
     elif stat.S_ISREG(mode):
-        applet = _Applet(runner, "write", path, f"{mode & 0o777:o}", timeout_s=timeout_s, takes_input=True)
+        words = ("write", path, f"{mode & 0o777:o}")
+        applet = _Applet(runner, *words, timeout_s=timeout_s, takes_input=True, user=user)
     else:
         raise InvalidRequest(f"{str(local)!r} is neither a file nor a directory")
 
@@ -135,17 +140,19 @@ async def upload(runner: Runner, local: Path, path: str, timeout_s: float) -> No
     await applet.work(send)
 
 
-async def download(runner: Runner, path: str, local: Path, limit_bytes: int, timeout_s: float) -> None:
+async def download(
+    runner: Runner, path: str, local: Path, limit_bytes: int, timeout_s: float, user: bytes = b""
+) -> None:
     """Stream a file or a tree out of the sandbox; `local` appears complete or not at all."""
     deadline_s = time.monotonic() + timeout_s
     try:
-        reader = _Applet(runner, "read", path, "0", str(limit_bytes + 1), timeout_s=timeout_s)
+        reader = _Applet(runner, "read", path, "0", str(limit_bytes + 1), timeout_s=timeout_s, user=user)
         await reader.work(lambda: _receive(reader, path, local, limit_bytes, _receive_file))
     except FileFailed as error:
         if error.errno != errno.EISDIR:
             raise
         left_s = max(deadline_s - time.monotonic(), 0.001)
-        packer = _Applet(runner, "pack", path, timeout_s=left_s)
+        packer = _Applet(runner, "pack", path, timeout_s=left_s, user=user)
         await packer.work(lambda: _receive(packer, path, local, limit_bytes, trees.unpack))
 
 

@@ -6,6 +6,7 @@ The guest is hostile: a frame that breaks the rules ends the channel, and every 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -31,11 +32,13 @@ from dutyfree.wire.messages import (
     HostMessage,
     InputCredit,
     Output,
+    OutputEnd,
     Pong,
     Quit,
     Refused,
     Run,
     Started,
+    StoodStill,
     decode_guest,
 )
 
@@ -74,6 +77,8 @@ class Channel:
         self._drained: asyncio.Future[None] | None = None
         self.standing_still = False
         """True while the guest is paused: its deadlines are extended."""
+        self.refuses = False
+        """True while the guest's owner has paused it: new actions are refused."""
         self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
@@ -151,6 +156,10 @@ class Channel:
         """Send anything but a RUN; a dead channel drops it."""
         self._link.write(message.encode())
 
+    def send_data(self, header: bytes, data: memoryview) -> None:
+        """Send an INPUT frame, its payload without a copy where it can be written at once."""
+        self._link.write_parts(header, data)
+
     @property
     def untaken_bytes(self) -> int:
         """Bytes that were sent and that the guest has not read, as the kernel counts them (whole blocks)."""
@@ -163,6 +172,16 @@ class Channel:
     def resume(self) -> None:
         """Read and write again. Idempotent, also on a channel that has ended."""
         self._link.resume()
+
+    def stood_still(self, seconds: float, *, clock_went_on: bool) -> None:
+        """The guest stood still for that long: the deadlines of all actions under way move.
+
+        `clock_went_on`: the guest's own clock did not stand still, so that its deadlines move, too.
+        """
+        for exchange in self._exchanges.values():
+            exchange.extend(seconds)
+        if clock_went_on:
+            self.send(StoodStill(math.ceil(seconds * 1000)))
 
     def on_death(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when the channel ends, for any reason."""
@@ -232,7 +251,7 @@ class Channel:
         else:
             self._take_for_action(message)
 
-    def _take_for_action(self, message: Output | Exit | Refused | Started | InputCredit) -> None:
+    def _take_for_action(self, message: Output | OutputEnd | Exit | Refused | Started | InputCredit) -> None:
         exchange = self._exchanges.get(message.id)
         if exchange is None:
             raise GuestMisbehaved(f"{type(message).__name__} for action {message.id}, which is not under way")
@@ -247,10 +266,12 @@ class Channel:
             exchange.ended(message)
         elif isinstance(message, InputCredit):
             exchange.input_room(message.size_bytes)
+        elif isinstance(message, OutputEnd):
+            exchange.output_ended()
         elif exchange.expects_started:
             exchange.expects_started = False
             exchange.up = True
-            exchange.wake()
+            exchange.started(message)
         else:
             raise GuestMisbehaved(f"action {message.id} sent a STARTED that was not expected")
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from dutyfree.errors import DutyfreeError, GuestMisbehaved
-from dutyfree.wire.frames import MAX_DATA_BYTES
-from dutyfree.wire.messages import INPUT_WINDOW_BYTES, Exit, Input, InputEnd, OutputCredit, Refused, Resize, Signal
+from dutyfree.wire.frames import MAX_DATA_BYTES, data_header
+from dutyfree.wire.messages import (
+    INPUT_WINDOW_BYTES,
+    Exit,
+    InputEnd,
+    OutputCredit,
+    Refused,
+    Resize,
+    Signal,
+    Started,
+)
 
 if TYPE_CHECKING:
     from dutyfree.wire.channel import Channel
@@ -26,19 +35,30 @@ class Exchange(ABC):
     channel: Channel
     expects_started: bool = False
     """Whether the guest is to send a STARTED, which makes the exchange `up`."""
+    input_window_bytes: ClassVar[int] = INPUT_WINDOW_BYTES
     up: bool = False
     finished: bool = False
 
     def __init__(self, output_credit_bytes: int) -> None:
         self.output_credit_bytes = output_credit_bytes
         """How much output the guest may still send. The channel counts it down, and ends a guest that sends more."""
-        self._input_credit_bytes = INPUT_WINDOW_BYTES
+        self._input_credit_bytes = self.input_window_bytes
         self._input = _NOTHING
         self._input_ends = False
 
     @abstractmethod
     def output(self, stream: int, data: bytes) -> None:
         """The guest sent output, within its credit."""
+
+    def started(self, message: Started) -> None:
+        """The action is `up`."""
+        if message.addresses:
+            raise GuestMisbehaved(f"action {self.id} has no addresses")
+        self.wake()
+
+    def output_ended(self) -> None:
+        """The far side of a connection sends nothing more."""
+        raise GuestMisbehaved(f"action {self.id} is no connection, and sent the end of its output")
 
     @abstractmethod
     def ended(self, end: Exit | Refused) -> None:
@@ -51,6 +71,9 @@ class Exchange(ABC):
     @abstractmethod
     def wake(self) -> None:
         """Called after a change: the action is `up`, or all of the offered input was sent."""
+
+    def extend(self, seconds: float) -> None:  # noqa: B027 - most exchanges of tests have no deadline
+        """Move the deadline of the action, if it has one."""
 
     def grant(self, size_bytes: int) -> None:
         """Let the guest send that much more output."""
@@ -79,6 +102,14 @@ class Exchange(ABC):
         self._input_ends = last
         self.pump()
 
+    def send_whole(self, data: bytes) -> bool:
+        """Send `data` as one frame, or not at all where there is no room for it now."""
+        if len(data) > self._input_credit_bytes or self.channel.congested:
+            return False
+        self.channel.send_data(data_header(self.id, len(data)), memoryview(data))
+        self._input_credit_bytes -= len(data)
+        return True
+
     def withdraw_input(self) -> None:
         """Forget the input that was offered and not sent."""
         self._input, self._input_ends = _NOTHING, False
@@ -86,7 +117,7 @@ class Exchange(ABC):
     def input_room(self, size_bytes: int) -> None:
         """The guest gives credit for more input. Raises GuestMisbehaved if that is more than it has received."""
         self._input_credit_bytes += size_bytes
-        if self._input_credit_bytes > INPUT_WINDOW_BYTES:
+        if self._input_credit_bytes > self.input_window_bytes:
             raise GuestMisbehaved(f"action {self.id} gave credit for input that it was not sent")
         self.pump()
 
@@ -96,7 +127,7 @@ class Exchange(ABC):
             return
         while self._input and self._input_credit_bytes and not self.channel.congested:
             size = min(len(self._input), self._input_credit_bytes, MAX_DATA_BYTES)
-            self.channel.send(Input(self.id, bytes(self._input[:size])))
+            self.channel.send_data(data_header(self.id, size), self._input[:size])
             self._input = self._input[size:]
             self._input_credit_bytes -= size
         if not self._input:

@@ -17,6 +17,7 @@ HEADER: Final = struct.Struct("<IBBHI")
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 MAX_DATA_BYTES: Final = 64 * 1024
 MAX_PING_BYTES: Final = 64
+MAX_STARTED_BYTES: Final = 256
 MAX_ID: Final = 0xFFFF_FFFF
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -34,6 +35,7 @@ class FrameKind(IntEnum):
     RESIZE = 7
     PING = 8
     QUIT = 9
+    STOOD_STILL = 10
     GUEST_HELLO = 65
     STARTED = 66
     OUTPUT = 67
@@ -42,6 +44,7 @@ class FrameKind(IntEnum):
     REFUSED = 70
     PONG = 71
     FAULT = 72
+    OUTPUT_END = 73
 
 
 class Frame(NamedTuple):
@@ -72,18 +75,25 @@ FROM_HOST: Final[Mapping[int, Rule]] = {
     FrameKind.RESIZE: Rule(of_action=True),
     FrameKind.PING: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
     FrameKind.QUIT: Rule(of_action=False, most_bytes=0),
+    FrameKind.STOOD_STILL: Rule(of_action=False),
 }
 
 FROM_GUEST: Final[Mapping[int, Rule]] = {
     FrameKind.GUEST_HELLO: Rule(of_action=False),
-    FrameKind.STARTED: Rule(of_action=True, most_bytes=0),
+    FrameKind.STARTED: Rule(of_action=True, most_bytes=MAX_STARTED_BYTES),
     FrameKind.OUTPUT: Rule(of_action=True, least_bytes=1, most_bytes=MAX_DATA_BYTES, streams=(STDOUT, STDERR)),
     FrameKind.INPUT_CREDIT: Rule(of_action=True),
     FrameKind.EXIT: Rule(of_action=True),
     FrameKind.REFUSED: Rule(of_action=True),
     FrameKind.PONG: Rule(of_action=False, most_bytes=MAX_PING_BYTES),
     FrameKind.FAULT: Rule(of_action=False),
+    FrameKind.OUTPUT_END: Rule(of_action=True, most_bytes=0),
 }
+
+
+def data_header(action_id: int, size_bytes: int) -> bytes:
+    """The header of an INPUT frame, for callers that send its payload without a copy."""
+    return HEADER.pack(size_bytes, FrameKind.INPUT, 0, 0, action_id)
 
 
 def encode_frame(kind: int, action_id: int, payload: bytes = b"", stream: int = 0) -> bytes:

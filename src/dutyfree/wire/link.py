@@ -63,6 +63,20 @@ class Link:
             self._backlog += memoryview(data)[sent:]
             self._loop.add_writer(self._write_fd, self._flush)
 
+    def write_parts(self, head: bytes, body: memoryview) -> None:
+        """As `write` of the two after each other, without a copy of what can be sent at once."""
+        if not self._open or not self._writable:
+            return
+        if self._backlog or self._paused:
+            self._backlog += head
+            self._backlog += body
+            return
+        sent = self._send(head, body)
+        if sent < len(head) + len(body) and self._writable:
+            self._backlog += head[sent:]
+            self._backlog += body[max(0, sent - len(head)) :]
+            self._loop.add_writer(self._write_fd, self._flush)
+
     @property
     def untaken_bytes(self) -> int:
         """Bytes that the other side has not read, as the kernel counts them (whole blocks); 0 once closed."""
@@ -116,9 +130,9 @@ class Link:
         else:
             self._on_end("the guest's end of the stream was closed")
 
-    def _send(self, data: bytes | memoryview) -> int:
+    def _send(self, *parts: bytes | memoryview) -> int:
         try:
-            return os.write(self._write_fd, data)
+            return os.writev(self._write_fd, parts)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:

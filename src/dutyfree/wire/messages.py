@@ -6,12 +6,13 @@ Decoding raises GuestMisbehaved for everything that the protocol does not allow.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 from dutyfree.errors import GuestMisbehaved
+from dutyfree.model.port import MAX_PORT
 from dutyfree.wire.fields import Fields, bytes_field, number_field
 from dutyfree.wire.frames import Frame, FrameKind, encode_frame
 
@@ -20,6 +21,8 @@ MAX_EXIT_CODE: Final = 255
 MAX_SIGNAL: Final = 64
 INPUT_WINDOW_BYTES: Final = 64 * 1024
 """How much stdin may be unread by an action; a guest never gives more credit than that."""
+SOCKET_WINDOW_BYTES: Final = 256 * 1024
+"""The same for a connection, whose far side is quicker than most commands."""
 MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
 
 
@@ -31,6 +34,10 @@ class Mode(IntEnum):
     APPLET = 2
     SESSION = 3
     LINE = 4
+    DIAL = 5
+    LISTEN = 6
+    ACCEPT = 7
+    DATAGRAMS = 8
 
 
 class RunFlag(IntEnum):
@@ -60,6 +67,10 @@ class Reason(IntEnum):
     CWD = 3
     NO_SUCH_SESSION = 4
     NO_SHELL = 5
+    NO_SUCH_USER = 6
+    IDS = 7
+    CONNECT = 8
+    LISTEN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,23 @@ class HostHello:
         return encode_frame(FrameKind.HOST_HELLO, 0, b"".join(fields))
 
 
+class SharedEntries(tuple[bytes, ...]):
+    """Entries of an environment that many actions have in common: their fields are encoded once."""
+
+    fields: bytes
+
+    @classmethod
+    def of(cls, entries: Iterable[bytes]) -> Self:
+        """The same entries, encoded."""
+        shared = cls(entries)
+        shared.fields = _env_fields(shared)
+        return shared
+
+
+def _env_fields(entries: Iterable[bytes]) -> bytes:
+    return b"".join([bytes_field(3, entry) for entry in entries])
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     id: int
@@ -99,6 +127,7 @@ class Run:
     rows: int = 0
     cols: int = 0
     session: int = 0
+    user: bytes = b""
 
     def encode(self) -> bytes:
         return encode_frame(FrameKind.RUN, self.id, self.payload())
@@ -107,7 +136,7 @@ class Run:
         """The request apart from its id, which the channel chooses."""
         fields = [number_field(1, self.mode)]
         fields += [bytes_field(2, arg) for arg in self.args]
-        fields += [bytes_field(3, entry) for entry in self.env]
+        fields.append(self.env.fields if isinstance(self.env, SharedEntries) else _env_fields(self.env))
         if self.cwd:
             fields.append(bytes_field(4, self.cwd))
         if self.output_limit is not None:
@@ -122,6 +151,8 @@ class Run:
         ):
             if number:
                 fields.append(number_field(tag, number))
+        if self.user:
+            fields.append(bytes_field(12, self.user))
         return b"".join(fields)
 
 
@@ -186,6 +217,14 @@ class Quit:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    duration_ms: int
+
+    def encode(self) -> bytes:
+        return encode_frame(FrameKind.STOOD_STILL, 0, number_field(1, self.duration_ms))
+
+
+@dataclass(frozen=True, slots=True)
 class GuestHello:
     version: int
     pid: int
@@ -199,9 +238,25 @@ class GuestHello:
 @dataclass(frozen=True, slots=True)
 class Started:
     id: int
+    addresses: tuple[tuple[bytes, int], ...] = ()
+    """Of a connection: the far end (address as text, port) and the near one; of a listener, the near one."""
 
     def encode(self) -> bytes:
-        return encode_frame(FrameKind.STARTED, self.id)
+        fields = b"".join(
+            bytes_field(tag, address) + number_field(tag + 1, port)
+            for tag, (address, port) in zip((1, 3), self.addresses, strict=False)
+        )
+        return encode_frame(FrameKind.STARTED, self.id, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEnd:
+    """The far side of a connection sends nothing more; it may still read."""
+
+    id: int
+
+    def encode(self) -> bytes:
+        return encode_frame(FrameKind.OUTPUT_END, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +327,8 @@ class Fault:
         return encode_frame(FrameKind.FAULT, 0, bytes_field(1, self.text))
 
 
-HostMessage = HostHello | Run | Input | InputEnd | OutputCredit | Signal | Resize | Ping | Quit
-GuestMessage = GuestHello | Started | Output | InputCredit | Exit | Refused | Pong | Fault
+HostMessage = HostHello | Run | Input | InputEnd | OutputCredit | Signal | Resize | Ping | Quit | StoodStill
+GuestMessage = GuestHello | Started | Output | OutputEnd | InputCredit | Exit | Refused | Pong | Fault
 
 
 def _host_hello(frame: Frame) -> HostHello:
@@ -297,6 +352,7 @@ def _run(frame: Frame) -> Run:
         rows=fields.number(9, 0),
         cols=fields.number(10, 0),
         session=fields.number(11, 0),
+        user=fields.blob(12, b""),
     )
 
 
@@ -320,6 +376,16 @@ def _resize(frame: Frame) -> Resize:
 def _guest_hello(frame: Frame) -> GuestHello:
     fields = Fields(frame.payload)
     return GuestHello(fields.number(1), fields.number(2), fields.number(3, 0))
+
+
+def _started(frame: Frame) -> Started:
+    if not frame.payload:
+        return Started(frame.id)
+    fields = Fields(frame.payload)
+    addresses = tuple((fields.blob(tag), fields.number(tag + 1)) for tag in (1, 3) if fields.has(tag))
+    if any(port > MAX_PORT for _, port in addresses):
+        raise GuestMisbehaved(f"a STARTED with a port past {MAX_PORT}")
+    return Started(frame.id, addresses)
 
 
 def _exit(frame: Frame) -> Exit:
@@ -358,13 +424,15 @@ _HOST_DECODERS: Final[Mapping[int, Callable[[Frame], HostMessage]]] = {
     FrameKind.RESIZE: _resize,
     FrameKind.PING: lambda frame: Ping(frame.payload),
     FrameKind.QUIT: lambda frame: Quit(),
+    FrameKind.STOOD_STILL: lambda frame: StoodStill(Fields(frame.payload).number(1)),
 }
 
 _GUEST_DECODERS: Final[Mapping[int, Callable[[Frame], GuestMessage]]] = {
     FrameKind.GUEST_HELLO: _guest_hello,
-    FrameKind.STARTED: lambda frame: Started(frame.id),
+    FrameKind.STARTED: _started,
     FrameKind.OUTPUT: lambda frame: Output(frame.id, frame.stream, frame.payload),
-    FrameKind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, _credit_bytes(frame, INPUT_WINDOW_BYTES)),
+    FrameKind.OUTPUT_END: lambda frame: OutputEnd(frame.id),
+    FrameKind.INPUT_CREDIT: lambda frame: InputCredit(frame.id, _credit_bytes(frame, SOCKET_WINDOW_BYTES)),
     FrameKind.EXIT: _exit,
     FrameKind.REFUSED: _refused,
     FrameKind.PONG: lambda frame: Pong(frame.payload),

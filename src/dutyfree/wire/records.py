@@ -1,13 +1,16 @@
-"""Directory entries as the guest's `list` and `stat` applets send them."""
+"""Records as the guest's applets send them: directory entries of `list` and `stat`, and listening ports."""
 
 from __future__ import annotations
 
 import stat
 import struct
+from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Final
 
 from dutyfree.errors import GuestMisbehaved
-from dutyfree.model import FileInfo, FileKind
+from dutyfree.model import FileInfo, FileKind, ListeningPort
+from dutyfree.model.port import MAX_PORT
 from dutyfree.wire.fields import Fields, decode_text
 
 _LENGTH: Final = struct.Struct("<I")
@@ -17,18 +20,36 @@ _MAX_NAME_BYTES: Final = 4096
 
 def decode_records(data: bytes) -> list[FileInfo]:
     """Every entry of an applet's output. Raises GuestMisbehaved for anything but whole records."""
-    entries = []
+    return [_entry(fields) for fields in _records(data)]
+
+
+def decode_ports(data: bytes) -> list[ListeningPort]:
+    """Every port of the `ports` applet's output. Raises GuestMisbehaved for anything but whole records."""
+    return [_port(fields) for fields in _records(data)]
+
+
+def _records(data: bytes) -> Iterator[Fields]:
     at, size = 0, len(data)
     while at < size:
         if size - at < _LENGTH.size:
-            raise GuestMisbehaved("a file record ended inside its length")
+            raise GuestMisbehaved("a record ended inside its length")
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length > size - at:
-            raise GuestMisbehaved(f"a file record claims {length} bytes where {size - at} are left")
-        entries.append(_entry(Fields(data[at : at + length])))
+            raise GuestMisbehaved(f"a record claims {length} bytes where {size - at} are left")
+        yield Fields(data[at : at + length])
         at += length
-    return entries
+
+
+def _port(fields: Fields) -> ListeningPort:
+    port = fields.number(2)
+    try:
+        address = str(ip_address(fields.blob(1).decode("ascii")))
+    except ValueError:
+        raise GuestMisbehaved("a port record with an address that is none") from None
+    if not 1 <= port <= MAX_PORT:
+        raise GuestMisbehaved(f"a port record with port {port}")
+    return ListeningPort(address, port)
 
 
 def _entry(fields: Fields) -> FileInfo:

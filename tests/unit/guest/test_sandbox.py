@@ -21,7 +21,7 @@ from dutyfree.errors import (
     SubstrateFailed,
     Unsupported,
 )
-from dutyfree.guest import GuestSandbox, LimitCounters
+from dutyfree.guest import DEFAULT_ENVIRONMENT, GuestSandbox, LimitCounters
 from dutyfree.model import Action, Observation, Phase, Span
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.frames import STDERR, STDOUT
@@ -103,6 +103,71 @@ async def test_a_request_carries_all_of_the_action(house: House) -> None:
     assert run.credit > 10
 
 
+async def test_a_request_without_a_user_has_no_field_for_it(house: House) -> None:
+    house.run("echo")
+    run = await house.guest.hear(Run)
+    tags = {field[0] for field in fields_of(run.payload())}
+    assert 12 not in tags
+
+
+async def test_a_users_request_leaves_out_what_only_root_has(house: House) -> None:
+    house.sandbox = GuestSandbox(
+        "box",
+        house.sandbox._runner.channel,
+        destroy=house._destroy,
+        env={**DEFAULT_ENVIRONMENT, "PATH": "/bin", "LANG": "C"},
+        cwd="/root",
+    )
+    for action, env, cwd in (
+        (Action("id", user="ann"), (b"PATH=/bin", b"LANG=C"), b""),
+        (Action("id", user=7, env={"HOME": "/root"}), (b"PATH=/bin", b"LANG=C", b"HOME=/root"), b""),
+        (Action("id", user="ann:staff", cwd="/tmp"), (b"PATH=/bin", b"LANG=C"), b"/tmp"),
+        (Action("id"), (b"PATH=/bin", b"HOME=/root", b"LANG=C", b"USER=root"), b"/root"),
+    ):
+        task = asyncio.create_task(house.sandbox.run(action))
+        run = await house.guest.hear(Run)
+        assert (run.env, run.cwd, run.user.decode()) == (env, cwd, str(action.user or ""))
+        await house.guest.say(Exit(run.id, 0, None))
+        await task
+
+
+async def test_a_users_home_that_the_spec_sets_is_kept(house: House) -> None:
+    house.run("id", user="ann", env={})
+    run = await house.guest.hear(Run)
+    assert (run.env, run.cwd, run.user) == ((b"A=1", b"B=2"), b"/work", b"ann")
+
+
+@pytest.mark.parametrize(
+    "user", ["", "a:", ":a", "a:b:c", "a\0", "a\nb", -1, 2**32 - 1, str(2**32 - 1), "-1", True, "x" * 256]
+)
+def test_users_that_cannot_be_are_refused(user: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        Action("true", user=user)
+
+
+async def test_a_sandbox_with_one_user_refuses_others_before_anything_is_sent(house: House) -> None:
+    sandbox = GuestSandbox(
+        "box", house.sandbox._runner.channel, destroy=house._destroy, env={}, one_user="there is one id"
+    )
+    with pytest.raises(Unsupported, match="there is one id"):
+        await sandbox.run(Action("true", user=1))
+    with pytest.raises(Unsupported):
+        await sandbox.session(user=1)
+    with pytest.raises(Unsupported):
+        await sandbox.terminal("true", user=1)
+    with pytest.raises(Unsupported):
+        sandbox.files.as_user(1)
+
+
+def fields_of(payload: bytes) -> list[tuple[int, bytes]]:
+    found, at = [], 0
+    while at < len(payload):
+        length = int.from_bytes(payload[at + 1 : at + 5], "little")
+        found.append((payload[at], payload[at + 5 : at + 5 + length]))
+        at += 5 + length
+    return found
+
+
 async def test_an_observation_says_what_the_guest_said(house: House) -> None:
     running = house.run()
     run = await house.guest.hear(Run)
@@ -148,6 +213,8 @@ async def test_input_follows_the_request(house: House) -> None:
         (3, InvalidRequest),
         (4, SessionEnded),
         (5, Unsupported),
+        (6, InvalidRequest),
+        (7, Unsupported),
         (99, InvalidRequest),
     ],
 )

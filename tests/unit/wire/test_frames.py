@@ -26,7 +26,7 @@ from dutyfree.wire.frames import (
     encode_frame,
 )
 from dutyfree.wire.messages import decode_guest, decode_host
-from dutyfree.wire.records import decode_records
+from dutyfree.wire.records import decode_ports, decode_records
 
 ids = st.integers(1, 2**32 - 1)
 outputs = st.builds(
@@ -95,7 +95,8 @@ def test_arbitrary_payloads_raise_nothing_but_misbehaviour(kind: int, stream: in
         (0, FrameKind.EXIT, 0, 1, 1),
         (0, FrameKind.EXIT, 0, 0, 0),
         (0, FrameKind.GUEST_HELLO, 0, 0, 1),
-        (1, FrameKind.STARTED, 0, 0, 1),
+        (257, FrameKind.STARTED, 0, 0, 1),
+        (1, FrameKind.OUTPUT_END, 0, 0, 1),
         (65, FrameKind.PONG, 0, 0, 0),
         (0, FrameKind.RUN, 0, 0, 1),
         (0, 0, 0, 0, 0),
@@ -200,3 +201,19 @@ def test_records_that_no_kernel_gave_are_refused(data: bytes) -> None:
 def test_arbitrary_records_raise_nothing_but_misbehaviour(data: bytes) -> None:
     with contextlib.suppress(GuestMisbehaved):
         decode_records(data)
+
+
+def port_record(address: bytes, port: int) -> bytes:
+    fields = bytes_field(1, address) + number_field(2, port)
+    return len(fields).to_bytes(4, "little") + fields
+
+
+def test_ports_are_decoded() -> None:
+    found = decode_ports(port_record(b"127.0.0.1", 8000) + port_record(b"0::0", 1))
+    assert [(each.address, each.port) for each in found] == [("127.0.0.1", 8000), ("::", 1)]
+
+
+@pytest.mark.parametrize("record", [(b"localhost", 1), (b"\xff", 1), (b"", 1), (b"::", 0), (b"::", 65536)])
+def test_a_port_that_there_cannot_be_is_refused(record: tuple[bytes, int]) -> None:
+    with pytest.raises(GuestMisbehaved):
+        decode_ports(port_record(*record))

@@ -21,6 +21,7 @@ from dutyfree.wire.messages import (
     InputEnd,
     Output,
     OutputCredit,
+    OutputEnd,
     Ping,
     Pong,
     Quit,
@@ -29,6 +30,7 @@ from dutyfree.wire.messages import (
     Run,
     Signal,
     Started,
+    StoodStill,
     decode_guest,
     decode_host,
 )
@@ -41,7 +43,7 @@ lists = st.lists(blobs, max_size=5).map(tuple)
 
 host_messages = st.one_of(
     st.builds(HostHello, u64, blobs, blobs, blobs, u64),
-    st.builds(Run, ids, u64, lists, lists, blobs, u64, u64, st.none() | u64, u64, u64, u64, u64),
+    st.builds(Run, ids, u64, lists, lists, blobs, u64, u64, st.none() | u64, u64, u64, u64, u64, blobs),
     st.builds(Input, ids, data),
     st.builds(InputEnd, ids),
     st.builds(OutputCredit, ids, st.integers(1, 2**63 - 1)),
@@ -49,12 +51,14 @@ host_messages = st.one_of(
     st.builds(Resize, ids, u64, u64),
     st.builds(Ping, st.binary(max_size=64)),
     st.builds(Quit),
+    st.builds(StoodStill, duration_ms=st.integers(0, 2**64 - 1)),
 )
 guest_messages = st.one_of(
     st.builds(GuestHello, u64, u64, u64),
-    st.builds(Started, ids),
+    st.builds(Started, ids, st.lists(st.tuples(st.binary(max_size=45), st.integers(0, 65535)), max_size=2).map(tuple)),
+    st.builds(OutputEnd, ids),
     st.builds(Output, ids, st.sampled_from([1, 2]), data),
-    st.builds(InputCredit, ids, st.integers(1, 2**16)),
+    st.builds(InputCredit, ids, st.integers(1, 2**18)),
     st.builds(Exit, ids, st.integers(0, 255), st.none(), u64, u64, u64, u64, u64, u64),
     st.builds(Exit, ids, st.none(), st.integers(1, 64), u64, u64, u64, u64, u64, u64),
     st.builds(Refused, ids, u64, blobs, u64),
@@ -89,7 +93,7 @@ def test_unknown_tags_are_skipped_and_the_last_of_a_repeated_tag_counts() -> Non
     assert end.exit_code == 4
 
 
-@pytest.mark.parametrize("size_bytes", [0, 2**16 + 1, 2**64 - 1])
+@pytest.mark.parametrize("size_bytes", [0, 2**18 + 1, 2**64 - 1])
 def test_a_guest_gives_credit_for_no_more_than_the_window(size_bytes: int) -> None:
     (frame,) = FrameDecoder(FROM_GUEST).feed(InputCredit(1, size_bytes).encode())
     with pytest.raises(GuestMisbehaved, match="INPUT_CREDIT"):
