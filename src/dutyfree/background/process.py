@@ -1,0 +1,160 @@
+"""One background process: its action, the task that drains it into a ring, and those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from dutyfree.background.ring import Ring
+from dutyfree.contract import ActionStream
+from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
+from dutyfree.model import Command, Observation, OutputChunk, ProcessInfo
+
+
+class BackgroundProcess:
+    """It runs until its command or its sandbox ends; a reader that stops or is slow does not hold it up."""
+
+    def __init__(
+        self,
+        number: int,
+        command: Command,
+        stream: ActionStream,
+        ring: Ring,
+        *,
+        takes_input: bool,
+        on_end: Callable[[BackgroundProcess], None],
+    ) -> None:
+        """`on_end` is called once, when it has ended by itself."""
+        self.number = number
+        self.id = f"p{number}"
+        self.command = command
+        self._stream = stream
+        self._ring = ring
+        self._takes_input = takes_input
+        self._on_end = on_end
+        self._started_at = time.time()
+        self._observation: Observation | None = None
+        self._error: DutyfreeError | None = None
+        self._is_forgotten = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._observation is None and self._error is None
+
+    def info(self) -> ProcessInfo:
+        """What is known of it now."""
+        seen = self._observation
+        return ProcessInfo(
+            id=self.id,
+            command=self.command,
+            started_at=self._started_at,
+            running=self.running,
+            exit_code=None if seen is None else seen.exit_code,
+            signal=None if seen is None else seen.signal,
+            error=self._error,
+            output_bytes=self._ring.end,
+            lost_bytes=self._ring.start,
+        )
+
+    async def read(self, offset: int, limit_bytes: int) -> OutputChunk | None:
+        """The next output from `offset` on; None once it has ended and all was read. Raises the error that ended it."""
+        if not 0 <= offset <= self._ring.end:
+            raise InvalidRequest(f"offset {offset} is not in the output of process {self.id}: 0 to {self._ring.end}")
+        if self._is_forgotten:
+            raise InvalidRequest(f"process {self.id} ended long ago, and its output is no longer kept")
+        if limit_bytes < 1:
+            raise InvalidRequest(f"limit_bytes is {limit_bytes}; it must be positive")
+        while (chunk := self._ring.read(offset, limit_bytes)) is None:
+            if not self.running:
+                self._check()
+                return None
+            await self._changed()
+        return chunk
+
+    async def wait(self) -> Observation:
+        """The observation, when it has ended. Raises the error that ended it."""
+        while self._observation is None:
+            self._check()
+            await self._changed()
+        return self._observation
+
+    async def write(self, data: bytes) -> None:
+        """Give it input; returns when there is room for it, or when it has ended."""
+        if not self._takes_input:
+            raise InvalidRequest(f"process {self.id} was started without input", hint="start it with stdin=True")
+        if self.running:
+            await self._stream.write(data)
+
+    async def end_input(self) -> None:
+        """Close its standard input. Idempotent."""
+        if self._takes_input and self.running:
+            await self._stream.end_input()
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its process group. Does nothing once it has ended."""
+        if self.running:
+            await self._stream.signal(number)
+
+    async def kill(self) -> None:
+        """Kill its whole process tree. Does nothing once it has ended."""
+        if self.running:
+            await self._stream.kill()
+
+    def end(self, error: DutyfreeError) -> asyncio.Task[None]:
+        """Count it as ended with `error`, unless it has ended. Returns the task that ends when nothing of it is left.
+
+        It is not killed here: its sandbox is about to be reset or destroyed, which ends all processes in one step.
+        """
+        if self.running:
+            self._error = error
+        self.forget_output()
+        self._wake()
+        return self._draining
+
+    def forget_output(self) -> None:
+        """Give back the memory of its output; reading it raises InvalidRequest from now on."""
+        self._is_forgotten = True
+        self._ring.clear()
+
+    async def _drain(self) -> None:
+        stream, ring = self._stream, self._ring
+        observation: Observation | None = None
+        error: DutyfreeError | None = None
+        try:
+            await stream.__aenter__()
+            async for chunk in stream:
+                if self.running:
+                    ring.put(chunk.stream, chunk.data)
+                    self._wake()
+            observation = await stream.wait()
+        except DutyfreeError as failure:
+            error = failure
+        except Exception as failure:
+            error = SubstrateFailed(f"process {self.id} was lost: {failure!r}")
+        finally:
+            await stream.__aexit__(None, None, None)
+        if self.running:
+            self._observation, self._error = observation, error
+            self._wake()
+            self._on_end(self)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    async def _changed(self) -> None:
+        """Return after the next `_wake`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        """Wake all waiters; each checks its condition again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():  # otherwise its task was cancelled
+                waiter.set_result(None)
