@@ -1,0 +1,142 @@
+"""What egress by name costs: the first byte, throughput both ways, and a neighbour's `true` meanwhile. Asserts nothing.
+
+python benchmarks/egress.py [SUBSTRATE]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import dutyfree
+from dutyfree import Box, Egress
+
+NAME = "server.test"
+ROUNDS = 200
+MEGABYTES = 1024
+FIRST_BYTE = """
+import socket, sys, time
+host, port, target, rounds = socket.gethostbyname(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+for _ in range(rounds):
+    start = time.perf_counter()
+    with socket.create_connection((host, port)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target:
+            client.sendall(f"CONNECT {target} HTTP/1.0\\r\\n\\r\\n".encode())
+            client.recv(39)  # the whole answer
+        client.sendall(b"E")
+        client.recv(1)
+        print((time.perf_counter() - start) * 1000)
+"""
+BULK = """
+import socket, sys, time
+host, port, target, way, megabytes = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
+client = socket.create_connection((host, port))
+client.sendall(f"CONNECT {target} HTTP/1.0\\r\\n\\r\\n".encode())
+head = b""
+while not head.endswith(b"\\r\\n\\r\\n"):
+    head += client.recv(1)
+block = bytearray(1 << 20)
+start = time.perf_counter()
+client.sendall(way.encode() + megabytes.to_bytes(4, "big"))
+if way == "U":
+    for _ in range(megabytes):
+        client.sendall(block)
+    client.recv(1)
+else:
+    left = megabytes << 20
+    while left:
+        left -= client.recv_into(block)
+print(megabytes / (time.perf_counter() - start))
+"""
+SERVER = """
+import socket, threading
+def serve(client):
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    way = client.recv(1)
+    if way == b"E":
+        client.sendall(b"E")
+    elif way:
+        left, block = int.from_bytes(client.recv(4), "big") << 20, bytearray(1 << 20)
+        if way == b"U":
+            while left:
+                left -= client.recv_into(block)
+            client.sendall(b"E")
+        else:
+            while left:
+                left -= client.send(block[: min(len(block), left)])
+    client.close()
+server = socket.create_server(("127.0.0.1", 0), backlog=512)
+print(server.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+
+
+async def main(substrate: str) -> None:
+    """Print the numbers."""
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    port = int(await server.stdout.readline())
+    try:
+        async with dutyfree.local(substrate) as host:  # type: ignore[call-overload]
+            egress = Egress(private=[f"127.0.0.1:{port}", f"{NAME}:22"], hosts={NAME: f"127.0.0.1:{port}"})
+            async with host.lease(network=egress) as box, host.lease() as neighbour:
+                await first_bytes(box, port)
+                await throughput(box, neighbour, port)
+    finally:
+        server.kill()
+        await server.wait()
+
+
+async def first_bytes(box: Box, port: int) -> None:
+    """Connect, ask, and read one byte: directly on the host's loopback, and through egress."""
+    words = [sys.executable, "-c", FIRST_BYTE, "127.0.0.1", str(port), "", str(ROUNDS)]
+    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    direct = median(output)
+    print(f"first byte: {direct:.3f} ms directly")
+    for what, host, at, target in (
+        ("CONNECT", "127.64.0.1", 3128, f"127.0.0.1:{port}"),
+        ("its name, looked up once", NAME, 22, ""),
+    ):
+        seen = await box.run(["python3", "-c", FIRST_BYTE, host, str(at), target, str(ROUNDS)], timeout_s=100)
+        through = median(seen.stdout)
+        print(f"first byte: {through:.3f} ms through egress, by {what} ({through / direct:.1f}x)")
+
+
+async def throughput(box: Box, neighbour: Box, port: int) -> None:
+    """Megabytes a second, with a neighbour's `true` before and meanwhile."""
+    quiet_ms = await trues(neighbour, lambda: False)
+    for way, name in (("U", "out"), ("D", "in")):
+        words = ["python3", "-c", BULK, "127.64.0.1", "3128", f"127.0.0.1:{port}", way, str(MEGABYTES)]
+        running = asyncio.create_task(box.run(words, timeout_s=300))
+        busy_ms = await trues(neighbour, running.done)
+        speed = float((await running).stdout)
+        ratio = busy_ms / quiet_ms
+        print(f"{name}: {speed:.0f} MB/s; a neighbour's true: {quiet_ms:.2f} ms quiet, {busy_ms:.2f} ms ({ratio:.1f}x)")
+
+
+async def trues(box: Box, done: Callable[[], bool]) -> float:
+    """The median of a neighbour's `true`, in milliseconds."""
+    times = []
+    for _ in range(200):
+        start = time.perf_counter()
+        await box.run(["true"])
+        times.append((time.perf_counter() - start) * 1000)
+        if done():
+            break
+        await asyncio.sleep(0.005)
+    return statistics.median(times)
+
+
+def median(output: bytes) -> float:
+    """Of numbers, one on a line."""
+    return statistics.median(map(float, output.split()))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "cell"))
