@@ -9,16 +9,20 @@ from os import PathLike
 from typing import TYPE_CHECKING, TypeVar
 
 from dutyfree.contract import (
+    DEFAULT_DIAL_TIMEOUT_S,
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
     DEFAULT_FILE_TIMEOUT_S,
     DEFAULT_READ_LIMIT_BYTES,
     DEFAULT_TRANSFER_TIMEOUT_S,
+    Connection,
+    Datagrams,
     Files,
+    Listener,
     Sandbox,
     Snapshot,
     Substrate,
 )
-from dutyfree.model import Capability, FileInfo, Image, Isolation, Unenforced, Usage
+from dutyfree.model import Capability, FileInfo, Image, Isolation, ListeningPort, Metrics, Unenforced, Usage
 
 if TYPE_CHECKING:
     from dutyfree.images.store import Store
@@ -69,6 +73,10 @@ class ForwardingSubstrate(Substrate):
     def has_default_image(self) -> bool:
         return self._inner.has_default_image
 
+    @property
+    def without_mounts(self) -> str:
+        return self._inner.without_mounts
+
     def named_image(self, name: str) -> Image:
         return self._inner.named_image(name)
 
@@ -97,11 +105,38 @@ class ForwardingSandbox(Sandbox):
     def alive(self) -> bool:
         return self._inner.alive
 
+    async def dial(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_DIAL_TIMEOUT_S
+    ) -> Connection:
+        return await self._inner.dial(port, address=address, timeout_s=timeout_s)
+
+    async def listening_ports(self) -> list[ListeningPort]:
+        return await self._inner.listening_ports()
+
+    async def listen(self, port: int, *, address: str = "127.0.0.1") -> Listener:
+        return await self._inner.listen(port, address=address)
+
+    async def datagrams(self, port: int, *, address: str = "127.0.0.1") -> Datagrams:
+        return await self._inner.datagrams(port, address=address)
+
     async def snapshot(self) -> Snapshot:
         return await self._inner.snapshot()
 
+    @property
+    def paused(self) -> bool:
+        return self._inner.paused
+
+    async def pause(self) -> None:
+        await self._inner.pause()
+
+    async def resume(self) -> None:
+        await self._inner.resume()
+
     def usage(self) -> Usage | None:
         return self._inner.usage()
+
+    async def metrics(self) -> Metrics:
+        return await self._inner.metrics()
 
 
 class ForwardingFiles(Files):

@@ -11,6 +11,7 @@ from dutyfree.guest import LimitCounters
 from dutyfree.model import Resources
 
 CONTROLLERS = ("memory", "pids", "cpu")
+FREEZER = "freezer"
 CPU_PERIOD_US = 100_000
 SIDE_GROUP = "beside-dutyfree"
 """The group to which the processes of a container are moved, see `find`."""
@@ -35,10 +36,12 @@ class Cgroups:
     """Whether the machine has swap, so that a memory limit must limit swap as well."""
     sockets: bool = False
     """Whether socket buffers have a separate limit (version 1; version 2 counts them as memory)."""
+    freezer: str | None = None
+    """The directory in which groups that can be frozen are made; None where this process may make none."""
 
     def directories(self) -> list[str]:
         """The distinct directories in which groups are made."""
-        return sorted(set(self.homes.values()))
+        return sorted({*self.homes.values(), *filter(None, [self.freezer])})
 
 
 def find(*, make_room: bool = False) -> Cgroups:
@@ -49,9 +52,8 @@ def find(*, make_room: bool = False) -> Cgroups:
     """
     mounts = mount_points(Path("/proc/self/mountinfo").read_bytes().decode("utf-8", "surrogateescape"))
     own = groups_in(Path("/proc/self/cgroup").read_text())
-    v1 = {name: mounts[name] for name in CONTROLLERS if name in mounts}
-    if v1:
-        return _find_v1(v1, own)
+    if any(name in mounts for name in CONTROLLERS):
+        return _find_v1(mounts, own)
     if "" in mounts:
         home = own.get("", "/")
         if make_room and home == "/":
@@ -71,7 +73,7 @@ def mount_points(mountinfo: str) -> dict[str, str]:
             found.setdefault("", point)
         elif kind == "cgroup":
             for option in options.split(","):
-                if option in CONTROLLERS:
+                if option in CONTROLLERS or option == FREEZER:
                     found.setdefault(option, point)
     return found
 
@@ -88,7 +90,7 @@ def groups_in(text: str) -> dict[str, str]:
 
 def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
     homes, missing = {}, {}
-    for name in CONTROLLERS:
+    for name in (*CONTROLLERS, FREEZER):
         if name not in mounts:
             missing[name] = f"the {name} controller is not mounted"
             continue
@@ -101,7 +103,8 @@ def _find_v1(mounts: dict[str, str], own: dict[str, str]) -> Cgroups:
             missing[name] = f"no permission to make cgroups in {home}"
     swap = "memory" in homes and Path(homes["memory"], "memory.memsw.limit_in_bytes").exists() and _swaps()
     sockets = "memory" in homes and Path(homes["memory"], _SOCKETS_V1).exists()
-    return Cgroups(1, homes, missing, swap, sockets)
+    missing.pop(FREEZER, None)
+    return Cgroups(1, homes, missing, swap, sockets, homes.pop(FREEZER, None))
 
 
 def _find_v2(mount: str, own: str) -> Cgroups:
@@ -112,7 +115,8 @@ def _find_v2(mount: str, own: str) -> Cgroups:
         usable = _usable(Path(home))
         absent = [name for name in CONTROLLERS if name not in usable]
         missing = {name: f"the {name} controller is not enabled in {home}" for name in absent}
-        return Cgroups(2, {name: home for name in CONTROLLERS if name in usable}, missing, _swaps())
+        homes = {name: home for name in CONTROLLERS if name in usable}
+        return Cgroups(2, homes, missing, _swaps(), freezer=home if homes else None)
     read_only = os.geteuid() == 0 and os.statvfs(mount).f_flag & os.ST_RDONLY
     reason = f"{mount} is read-only here" if read_only else "no cgroup was delegated to this user"
     return Cgroups(2, missing=dict.fromkeys(CONTROLLERS, reason))

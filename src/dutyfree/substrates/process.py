@@ -62,6 +62,7 @@ class ProcessSubstrate(Substrate):
             {
                 Capability.SESSIONS,
                 Capability.TERMINALS,
+                Capability.WATCH,
                 Capability.FILES,
                 Capability.KILL_TREE,
                 Capability.HOST_PROCESSES,
@@ -113,6 +114,7 @@ class ProcessSubstrate(Substrate):
             cwd=str(body.directory),
             unenforced=_unenforced(spec),
             on_span=on_span,
+            one_user="its processes are the host's own",
         )
         sandbox.pid = body.pid
         self._sandboxes[sandbox_id] = sandbox

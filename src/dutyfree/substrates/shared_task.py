@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 
 class SharedTask:
@@ -15,11 +16,6 @@ class SharedTask:
     def __init__(self, function: Callable[[], Awaitable[None]]) -> None:
         self._function = function
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def started(self) -> bool:
-        """Whether it was ever asked for."""
-        return self._task is not None
 
     def start(self) -> asyncio.Task[None]:
         """The task that runs it now, or that has run it with success."""
@@ -37,3 +33,13 @@ class SharedTask:
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def run_to_end(work: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine to its end, even if this call is cancelled: a sandbox must not stay half-way."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

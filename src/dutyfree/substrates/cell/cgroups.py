@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from dutyfree.model import Capability, Resources, Unenforced
-from dutyfree.substrates.cell.operations import Plan, Verb, op
+from dutyfree.substrates.cell.operations import Operation, Plan, Verb, op
 from dutyfree.substrates.hierarchies import Cgroups, GroupCounters, memory_file, settings
 
 CAPABILITIES = {
@@ -41,21 +44,40 @@ def owner_plan(cgroups: Cgroups, owner: str) -> Plan:
     return plan
 
 
-def cell_plan(cgroups: Cgroups, owner: str, cell: int, resources: Resources) -> Plan:
-    """The groups of one cell: only those whose controllers limit something in `resources`."""
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """One operation on a group of each cell: the cell's number goes between `parent` and `file`."""
+
+    verb: Verb
+    parent: str
+    file: str = ""
+    value: tuple[str, ...] = ()
+
+
+def cell_steps(cgroups: Cgroups, owner: str, resources: Resources) -> tuple[GroupStep, ...]:
+    """The groups of each cell with these limits: only those whose controllers limit something in `resources`."""
     version, swap, sockets = cgroups.version, cgroups.swap, cgroups.sockets
     files = {name: settings(version, name, resources, swap=swap, sockets=sockets) for name in cgroups.homes}
-    used = {name: _group(cgroups, owner, cell, name) for name in cgroups.homes if files[name]}
-    groups = sorted(set(used.values()))
-    plan: Plan = [op(Verb.CGROUP, path) for path in groups]
-    plan += [op(Verb.SET, f"{used[name]}/{file}", value) for name in used for file, value in files[name]]
+    used = {name: _parent(cgroups, owner, name) for name in cgroups.homes if files[name]}
+    parents = sorted(set(used.values()))
+    steps = [GroupStep(Verb.CGROUP, parent) for parent in parents]
+    steps += [GroupStep(Verb.SET, used[name], f"/{file}", (value,)) for name in used for file, value in files[name]]
     if cgroups.version == 2:
-        return plan + [op(Verb.INTO, path) for path in groups]
-    return plan + [op(Verb.JOIN, f"{path}/tasks") for path in groups]
+        return (*steps, *(GroupStep(Verb.INTO, parent) for parent in parents))
+    return (*steps, *(GroupStep(Verb.JOIN, parent, "/tasks") for parent in parents))
+
+
+def cell_plan(steps: Iterable[GroupStep], cell: int) -> Plan:
+    """The groups of one cell."""
+    return [Operation(step.verb, (f"{step.parent}{cell}{step.file}", *step.value)) for step in steps]
 
 
 def _group(cgroups: Cgroups, owner: str, cell: int, controller: str) -> str:
-    return f"{cgroups.homes[controller]}/{PARENT}-{owner}/{cell}"
+    return f"{_parent(cgroups, owner, controller)}{cell}"
+
+
+def _parent(cgroups: Cgroups, owner: str, controller: str) -> str:
+    return f"{cgroups.homes[controller]}/{PARENT}-{owner}/"
 
 
 def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
@@ -63,6 +85,16 @@ def freezer(cgroups: Cgroups, owner: str, cell: int) -> str | None:
     if cgroups.version != 2 or not cgroups.homes:
         return None
     return _group(cgroups, owner, cell, next(iter(cgroups.homes)))
+
+
+def pause_group(cgroups: Cgroups, owner: str, cell: int) -> str | None:
+    """The group in which a cell is frozen when it is paused; None where no group can be frozen."""
+    return None if cgroups.freezer is None else f"{cgroups.freezer}/{PARENT}-{owner}/{cell}"
+
+
+def groups(cgroups: Cgroups, owner: str, cell: int) -> list[str]:
+    """The groups that a cell with limits is in."""
+    return [_group(cgroups, owner, cell, controller) for controller in cgroups.homes]
 
 
 def counters(cgroups: Cgroups, owner: str, cell: int) -> GroupCounters:

@@ -43,6 +43,7 @@ class Verb(IntEnum):
     TRY_IDMAP = 48
     PART = 49
     TAKE = 50
+    SOURCE = 51
     USER = 64
     CAPS = 65
     EXEC = 66
@@ -98,6 +99,6 @@ def encode(plan: Iterable[Operation]) -> bytes:
     """The plan in the spawner's wire format."""
     parts = []
     for operation in plan:
-        body = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in operation.arguments)
+        body = "\0".join((*operation.arguments, "")).encode("utf-8", "surrogateescape")
         parts.append(struct.pack("<BI", operation.verb, len(body)) + body)
     return b"".join(parts)

@@ -11,6 +11,7 @@ from dutyfree import claims
 from dutyfree.errors import SubstrateUnavailable
 from dutyfree.places import state_directory
 from dutyfree.substrates.cell.cgroups import PARENT
+from dutyfree.substrates.cell.freezer import thaw_all
 from dutyfree.substrates.cell.ids import IdRanges
 from dutyfree.substrates.hierarchies import Cgroups
 
@@ -84,6 +85,8 @@ def sweep(cgroups: Cgroups) -> list[str]:
 
 
 def _remove_cgroups(cgroups: Cgroups, owner: str) -> None:
+    if cgroups.freezer is not None:
+        thaw_all(Path(cgroups.freezer, f"{PARENT}-{owner}"))
     for home in cgroups.directories():
         for directory, _names, _files in os.walk(Path(home, f"{PARENT}-{owner}"), topdown=False):
             with contextlib.suppress(OSError):

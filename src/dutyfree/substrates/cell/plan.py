@@ -6,14 +6,17 @@ moves into `/new`. All that it changes is in `/up/upper`, as one tree, also wher
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from dutyfree.images.ownership import SUBORDINATE_COUNT
 from dutyfree.model import Network, SandboxSpec, Writes
-from dutyfree.substrates.cell import cgroups
+from dutyfree.substrates.cell.cgroups import GroupStep, cell_plan
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
 from dutyfree.substrates.cell.parts import Part, Showing
 from dutyfree.substrates.cell.setting import Base, Setting, parents
 from dutyfree.substrates.memory_disk import inodes_for, memory_disk_bytes
+from dutyfree.substrates.sources import Source
 
 TTY_GROUP = 5
 TERMINALS = 64
@@ -48,15 +51,23 @@ def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base) -> bool:
 
 
 def individual_plan(
-    setting: Setting, cell: int, spec: SandboxSpec, template: str | None, ids: IdRange = SHARED
+    setting: Setting,
+    cell: int,
+    spec: SandboxSpec,
+    groups: Iterable[GroupStep],
+    template: str | None,
+    ids: IdRange = SHARED,
 ) -> Plan:
-    """What no two cells have in common: the number, the ids, the cgroups, a place on disk."""
+    """What no two cells have in common: the number, the ids, the cgroups, a place on disk.
+
+    `groups` are the cgroups of all cells with these limits (`cgroups.cell_steps`), worked out once.
+    """
     user = op(Verb.USER, 0, 1, 0, 0)
     terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}"
     if not setting.rootless:
         user = op(Verb.USER, ids.first, SUBORDINATE_COUNT, ids.account, setting.root_id)
         terminals += f",gid={ids.first + TTY_GROUP}"
-    plan = [op(Verb.CELL, cell), user, *cgroups.cell_plan(setting.cgroups, setting.owner, cell, spec.resources)]
+    plan = [op(Verb.CELL, cell), user, *cell_plan(groups, cell)]
     plan.append(mount("devpts", "/terminals", "devpts", MountFlag.NO_SUID | MountFlag.NO_EXEC, terminals))
     path = f"{setting.disk_directory}/{cell}"
     if spec.writes is Writes.MEMORY:
@@ -67,8 +78,8 @@ def individual_plan(
     return [*plan, op(Verb.IMAGE, template, path), mount(IMAGE, "/up", "ext4", MountFlag.NO_DEV, options)]
 
 
-def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
-    """What every cell of that base, network, upper, disk and memory size, and hostname does, planned once."""
+def common_plan(setting: Setting, spec: SandboxSpec, base: Base, sources: Sequence[Source] = ()) -> Plan:
+    """What every cell of that base, network, upper, disk and memory size, hostname and mounts does, planned once."""
     isolated = spec.network is Network.NONE
     plan = [op(Verb.UNSHARE, sum(NAMESPACES.values()))]
     if setting.cgroups.homes:
@@ -81,6 +92,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     plan += _root(setting, base)
     plan += _kernel_file_systems(setting, base)
     plan += _shared_memory(setting, spec)
+    plan += _shown(setting, spec, sources)
     plan.append(op(Verb.ROOT, "/new"))
     # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
     resolv_conf = setting.host.resolv_conf if base.over_host else setting.host.name_servers
@@ -119,6 +131,18 @@ def _shared_memory(setting: Setting, spec: SandboxSpec) -> Plan:
     limit = memory_disk_bytes(spec.resources)
     bounds = f"size={limit}," if limit is not None else ""
     return [mount("tmpfs", "/new/dev/shm", "tmpfs", SHIELD & ~MountFlag.NO_EXEC, f"{bounds}mode=1777")]
+
+
+def _shown(setting: Setting, spec: SandboxSpec, sources: Sequence[Source]) -> Plan:
+    """What the caller shows of the host, last of all mounts. An overlay has at least two layers."""
+    plan: Plan = []
+    for number, (wanted, source) in enumerate(zip(spec.mounts, sources, strict=True)):
+        place = f"/host{source.path}" if setting.rootless else ""
+        extra = "userxattr" if setting.rootless else "redirect_dir=nofollow"
+        options = f"lowerdir=/shown/{number}:/empty,xino={'on' if setting.one_file_system else 'off'},{extra}"
+        identity = f"{source.device}:{source.inode}" if setting.rootless else ""
+        plan.append(op(Verb.SOURCE, number, place, identity, int(source.is_directory), wanted.target, options))
+    return plan
 
 
 def _root(setting: Setting, base: Base) -> Plan:

@@ -7,15 +7,17 @@ import os
 import socket
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
 from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
-from dutyfree.model import Network, Phase, SandboxSpec, Unenforced, Usage, Writes
+from dutyfree.model import Capability, Metrics, Network, Phase, SandboxSpec, Unenforced, Usage, Writes
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.chain import Chain
+from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.ids import IdRange
 from dutyfree.substrates.cell.purity import Condition
@@ -24,7 +26,9 @@ from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
 from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.hierarchies import GroupCounters
+from dutyfree.substrates.metering import measure, with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
+from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ FORKS_AT_ONCE = 8
 MAX_LIVE_LAYERS = 8
 """Repeated snapshots of one sandbox add live layers. Once there are this many, they are copied into one layer."""
 
+ONE_ID = "an ordinary user has only one id for its cells"
 OVER_HOST_HINT = (
     "the file belongs to this machine, whose files the sandbox starts from; start from an image with its own base"
     " (`dutyfree image --help`), in which root owns all files"
@@ -56,6 +61,8 @@ class Cell:
         self.ids = ids
         self.pid = 0
         self.spawned_ns = 0
+        self.freezer: Freezer | None = None
+        """Made when the cell is paused for the first time."""
 
     @property
     def spawner_pid(self) -> int:
@@ -72,6 +79,8 @@ class Cell:
 
     def kill(self) -> None:
         """Start to end the cell; `die` and `end` wait."""
+        if self.freezer is not None:
+            self.freezer.end()
         self._spawner.kill(self.handle)
 
     async def die(self) -> None:
@@ -110,6 +119,8 @@ class CellSandbox(ReplaceableSandbox):
             f"cell-{os.getpid()}-{cell.handle.number}", channel, destroy=self._end, limits=cell, on_span=on_span,
             env={**DEFAULT_ENVIRONMENT, **spec.image.env, **spec.env}, cwd=spec.image.cwd, unenforced=unenforced,
             refusal_hint=OVER_HOST_HINT if spec.image.over_host else None,
+            one_user=None if Capability.USERS in substrate.capabilities else ONE_ID,
+            ports=spec.network is not Network.HOST and Capability.DENY_NETWORK not in (gap.what for gap in unenforced),
         )  # fmt: skip
         self._substrate = substrate
         self._cell = cell
@@ -172,6 +183,25 @@ class CellSandbox(ReplaceableSandbox):
         disk_bytes = purity.written_bytes(self.pid) if own_disk else 0
         return Usage(memory_bytes, disk_bytes)
 
+    async def metrics(self) -> Metrics:
+        self._check()
+        cell, spec = self._cell, self._spec
+        own_network = spec.network is Network.NONE
+        seen = await in_thread(partial(measure, self.pid, self._substrate.groups(cell), own_network=own_network))
+        if self._substrate.shared_upper(spec, cell) is None:
+            seen = replace(seen, disk_bytes=purity.written_bytes(self.pid))
+        return with_limits(seen, spec.resources, self.unenforced)
+
+    async def _stop(self) -> None:
+        cell = self._cell
+        if cell.freezer is None:
+            cell.freezer = await self._substrate.make_freezer(cell)
+        await cell.freezer.freeze()
+
+    async def _go(self) -> None:
+        if self._cell.freezer is not None:
+            self._cell.freezer.thaw()
+
     async def snapshot(self) -> Snapshot:
         async with self._turn:
             return CellSnapshot(self._substrate, await self._freeze_files())
@@ -190,7 +220,7 @@ class CellSandbox(ReplaceableSandbox):
 
     async def _freeze_files(self) -> Chain:
         """A chain with the current files. The caller must release it."""
-        self._check()
+        self._check_running()
         start_ns = time.monotonic_ns()
         below = await self._layers_below()
         try:

@@ -10,12 +10,13 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.substrates.cell import shown
 from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
 from dutyfree.wire.fields import Fields
 
@@ -28,7 +29,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 Rights = list[tuple[int, int, "array.array[int]"]]
 
-_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP = 1, 2, 3, 4, 5
+_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP, _HOLD = 1, 2, 3, 4, 5, 6
 _PREPARED, _SPAWNED, _FAILED, _EXITED, _FROZEN, _DIED = 65, 66, 67, 68, 69, 70
 _TAG_CELL, _TAG_PID, _TAG_ERRNO, _TAG_STEP, _TAG_STATUS = 1, 2, 3, 4, 5
 _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EUSERS)
@@ -123,14 +124,14 @@ class Spawner:
         message = f"cells cannot be made here, although each of their steps works separately: {error.message}"
         return SubstrateUnavailable(message, hint="please report this, with what `dutyfree doctor --json cell` prints")
 
-    async def spawn(self, number: int, plan: bytes, stream: socket.socket) -> CellHandle:
-        """Request a cell; `stream` is the guest's end of its stream.
+    async def spawn(self, number: int, plan: bytes, stream: socket.socket, trees: Sequence[int] = ()) -> CellHandle:
+        """Request a cell; `stream` is the guest's end of its stream, `trees` are mounts of the host for the cell.
 
         Raises SubstrateFailed if the spawner is dead, and CapacityError if it does not read its requests.
         """
         loop = asyncio.get_running_loop()
         handle = CellHandle(number, loop.create_future(), loop.create_future(), loop.create_future())
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno()]))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno(), *trees]))]
         await self._send_with_retry(bytes([_SPAWN]) + plan, rights)
         self._handles[number] = handle
         return handle
@@ -145,19 +146,31 @@ class Spawner:
 
         Raises CapacityError, SubstrateFailed.
         """
-        frozen = self._freezing[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._send_with_retry(
-                bytes([_FREEZE]) + encode([op(Verb.CELL, handle.number), op(Verb.FROZEN, number)])
-            )
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await frozen
-        except TimeoutError:
+            await self._answered(_FREEZE, number, [op(Verb.CELL, handle.number)])
+        except (TimeoutError, asyncio.CancelledError) as error:
             self.drop(number)
-            raise SubstrateFailed("the cell spawner does not answer") from None
-        except asyncio.CancelledError:
-            self.drop(number)
+            if isinstance(error, TimeoutError):
+                raise SubstrateFailed("the cell spawner does not answer") from None
             raise
+
+    async def hold(self, handle: CellHandle, number: int, cgroup: str) -> None:
+        """Make a cgroup that is removed with the cell, and thawed when the cell is killed.
+
+        `number` is new. Raises CapacityError, SubstrateFailed.
+        """
+        try:
+            await self._answered(_HOLD, number, [op(Verb.CELL, handle.number), op(Verb.CGROUP, cgroup)])
+        except TimeoutError:
+            raise SubstrateFailed("the cell spawner does not answer") from None
+
+    async def _answered(self, request: int, number: int, plan: Plan) -> None:
+        """Send a request about a cell, and wait for the answer with this number. Raises TimeoutError, too."""
+        answer = self._freezing[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send_with_retry(bytes([request]) + encode([*plan, op(Verb.FROZEN, number)]))
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await answer
         finally:
             del self._freezing[number]
 
@@ -302,5 +315,7 @@ def _failure(values: Fields) -> DutyfreeError:
     verb = values.number(_TAG_STATUS)
     name = Verb(verb).name.lower().replace("_", " ") if verb in set(Verb) else "request"
     detail = values.blob(_TAG_STEP, b"").decode("utf-8", "replace")
+    if verb == Verb.SOURCE:
+        return shown.refusal(detail, number)
     message = f"{name} {detail}: {os.strerror(number)}"
     return CapacityError(f"no room for another cell: {message}") if number in _FULL else SubstrateFailed(message)

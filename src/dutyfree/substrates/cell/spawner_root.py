@@ -9,6 +9,7 @@
     /bases     the host's root, ready-made, where other layers could not lie over it otherwise
     /empty     a directory with nothing in it  /kernel    what serves as /proc where a cell can have none of its own
     /terminals empty; in each cell its devpts, on its way to /dev/pts
+    /shown     empty; in each cell, each by its number, the directories of the host that its caller shows it
     /parts     of the host's root, each by its number, what is mounted by itself in each cell
 
 It is made in steps, since what can be mounted is found out by trying: `root_plan`, `part_plan` for each part of the
@@ -20,6 +21,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
+from dutyfree.model.mount import MAX_MOUNTS
 from dutyfree.substrates.cell import cgroups
 from dutyfree.substrates.cell.editable import MAX_BYTES
 from dutyfree.substrates.cell.ids import SHARED, IdRange
@@ -29,7 +31,7 @@ from dutyfree.substrates.cell.setting import Setting, parents
 
 _ROOMS = (
     "host", "proc", "mask", "devices", "new", "up", "layers", "frozen", "skeleton", "bases", "empty", "kernel",
-    "terminals", "parts",
+    "terminals", "parts", "shown",
 )  # fmt: skip
 MASK_BYTES = 2 * MAX_BYTES
 SKELETON = {"": 0o755, "/dev": 0o755, "/proc": 0o555, "/sys": 0o555}
@@ -100,6 +102,7 @@ def last_plan(setting: Setting) -> Plan:
     plan = [*_devices(setting), *_kernel_files(setting), *_mask_layer(setting), *_bases(setting)]
     plan += cgroups.owner_plan(setting.cgroups, setting.owner)
     # Given back when the spawner ends, so that nothing is left even if this process cannot do it any more.
+    plan += [mkdir(f"/shown/{number}") for number in range(MAX_MOUNTS)]
     return plan + [op(Verb.SCRATCH, path) for path in _own(setting)]
 
 

@@ -50,7 +50,7 @@ async def standstill(guest_pid: int, spawner_pid: int, cgroup: str | None) -> As
             with contextlib.suppress(OSError):  # the sandbox was destroyed meanwhile, and its group removed
                 _write(cgroup, "0")
         return
-    tree = _ProcessTree(guest_pid, spawner_pid)
+    tree = ProcessTree(guest_pid, spawner_pid)
     try:
         await tree.stop()
         yield
@@ -67,12 +67,13 @@ async def _freeze(cgroup: str) -> None:
     try:
         _write(cgroup, "1")
         while not _is_frozen(cgroup):
-            await _pause(deadline)
+            await wait_a_little(deadline)
     except OSError as error:
         raise SubstrateFailed(f"the sandbox died while its processes were being stopped: {error.strerror}") from None
 
 
-async def _pause(deadline: float) -> None:
+async def wait_a_little(deadline: float) -> None:
+    """Sleep for a moment. Raises CapacityError past the deadline."""
     if time.monotonic() > deadline:
         hint = "a process is blocked in the kernel; try again later"
         raise CapacityError(f"the sandbox's processes did not stop within {STOP_TIMEOUT_S:g} s", hint=hint)
@@ -87,7 +88,7 @@ def _write(cgroup: str, value: str) -> None:
     Path(cgroup, "cgroup.freeze").write_text(value)
 
 
-class _ProcessTree:
+class ProcessTree:
     """The guest and all its descendants, on a machine that cannot freeze cgroups.
 
     After a process id is read and before a signal is sent, the process may die, and a process of the host may get its
@@ -120,10 +121,10 @@ class _ProcessTree:
                 if not _is_still(pid):
                     before = []
                     if not self._signal(pid, signal.SIGSTOP):  # the process is gone; the next round will not find it
-                        await _pause(deadline)
+                        await wait_a_little(deadline)
                         continue
                 while not _is_still(pid):
-                    await _pause(deadline)
+                    await wait_a_little(deadline)
                 tree += children(pid)
 
     def resume(self) -> None:
@@ -140,7 +141,7 @@ class _ProcessTree:
         except OSError as error:
             raise CapacityError(f"a process of the sandbox cannot be stopped: {error.strerror}") from None
         try:
-            if not self._is_ours(pid):
+            if not self.is_ours(pid):
                 return False
             signal.pidfd_send_signal(handle, number)
         except ProcessLookupError:
@@ -151,7 +152,7 @@ class _ProcessTree:
             self._stopped.append(pid)
         return True
 
-    def _is_ours(self, pid: int) -> bool:
+    def is_ours(self, pid: int) -> bool:
         """Whether a process belongs to the cell; False if it cannot be inspected."""
         try:
             namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
@@ -176,3 +177,8 @@ def _state(task: Path) -> str:
         return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return "X"
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process has ended; one that was not waited for yet counts as dead."""
+    return _state(Path(f"/proc/{pid}")) in "ZX"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 import socket
 import sys
 import time
@@ -11,24 +13,38 @@ from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.contract import Sandbox, SpanListener, Substrate
-from dutyfree.errors import DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
+from dutyfree.errors import CallerError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable, Unsupported
 from dutyfree.failure import on_failure
 from dutyfree.images.ownership import has_roots_id, is_root
 from dutyfree.images.store import Store
-from dutyfree.model import Capability, Image, Isolation, Network, Phase, SandboxSpec, Span, Unenforced, Writes
+from dutyfree.model import (
+    Capability,
+    Image,
+    Isolation,
+    Network,
+    Phase,
+    Resources,
+    SandboxSpec,
+    Span,
+    Unenforced,
+    Writes,
+)
 from dutyfree.native import guest_path, spawner_path
 from dutyfree.places import state_directory
 from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
+from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
+from dutyfree.substrates.cell.shown import NOTHING_SHOWN, ShownSources
 from dutyfree.substrates.cell.spawner import Spawner
 from dutyfree.substrates.memory_disk import memory_disk_bytes
+from dutyfree.substrates.sources import Source
 from dutyfree.wire.channel import Channel
 
 COMMON_PLANS = 256
@@ -68,19 +84,30 @@ class CellSubstrate(Substrate):
         """`Setting.gaps`, worked out once: each creation needs them."""
         self._disks: DiskTemplates | None = None
         self._plans: dict[tuple[object, ...], bytes] = {}
+        self._steps: dict[Resources, tuple[cgroups.GroupStep, ...]] = {}
+        self._capabilities = self._find_capabilities()
+        """Worked out again by `open`, and then no more: each creation asks for them."""
         self._conditions: dict[tuple[object, ...], purity.Condition] = {}
 
     @property
     def capabilities(self) -> frozenset[Capability]:
+        return self._capabilities
+
+    def _find_capabilities(self) -> frozenset[Capability]:
         found = {
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
             Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_NETWORK,
-            Capability.HOST_FILES, Capability.OWN_IDS,
+            Capability.HOST_FILES, Capability.OWN_IDS, Capability.USERS, Capability.PORTS, Capability.MOUNTS,
+            Capability.WATCH, Capability.EGRESS,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
             found -= {gap.what for gap in self._gaps}
+            found |= {Capability.PAUSE} if self._setting.cgroups.freezer else set()
+            found -= {Capability.USERS} if self._setting.rootless else set()
+        if Capability.DENY_NETWORK not in found:
+            found -= {Capability.PORTS, Capability.EGRESS}  # without a network of its own, its ports are the host's
         return frozenset(found)
 
     async def open(self) -> None:
@@ -101,6 +128,7 @@ class CellSubstrate(Substrate):
             raise
         self._spawner, self._owner, self._setting = spawner, claimed, setting
         self._gaps = tuple(setting.gaps)
+        self._capabilities = self._find_capabilities()
         self._disks = DiskTemplates(claimed.disk_directory)
         self.frozen = FrozenLayers(spawner, setting)
         self.chains = Chains(self.store, self.frozen, setting)
@@ -171,12 +199,15 @@ class CellSubstrate(Substrate):
             assert spawner is not None
             number = self.next_number()
             template = await self._template(spec)
-            ids = self._take_ids(setting, spec, chain)
-            with on_failure(self._give_back_ids, ids):
-                individual = plan.individual_plan(setting, number, spec, template, ids)
-                handle = await spawner.spawn(
-                    number, encode(individual) + self._common_plan(setting, spec, chain), theirs
-                )
+            shown = await self._shown(setting, spec) if spec.mounts else NOTHING_SHOWN
+            with contextlib.closing(shown):
+                ids = self._take_ids(setting, spec, chain)
+                with on_failure(self._give_back_ids, ids):
+                    individual = plan.individual_plan(
+                        setting, number, spec, self._group_steps(setting, spec), template, ids
+                    )
+                    common = self._common_plan(setting, spec, chain, shown.sources)
+                    handle = await spawner.spawn(number, encode(individual) + common, theirs, shown.trees)
         handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
         cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
@@ -188,9 +219,14 @@ class CellSubstrate(Substrate):
             channel.close()
             await asyncio.shield(cell.end())
             if isinstance(error, InfraFailed) and handle.failure is not None:
+                if isinstance(handle.failure, CallerError):
+                    raise handle.failure from None
                 raise await _with_cause(handle.failure) from None
             raise
         return cell
+
+    async def _shown(self, setting: Setting, spec: SandboxSpec) -> ShownSources:
+        return await ShownSources.find(spec.mounts, self.store.root, rootless=setting.rootless)
 
     def _take_ids(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> IdRange:
         if self._owner is None:
@@ -203,14 +239,22 @@ class CellSubstrate(Substrate):
         if ids is not SHARED and self._owner is not None:
             self._owner.ids.give_back(ids)
 
-    def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> bytes:
-        key = self._plan_key(spec, chain)
+    def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain, sources: tuple[Source, ...]) -> bytes:
+        key = (*self._plan_key(spec, chain), sources)
         if key not in self._plans:
             if len(self._plans) == COMMON_PLANS:
                 self._plans.clear()
                 self._conditions.clear()
-            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base))
+            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base, sources))
         return self._plans[key]
+
+    def _group_steps(self, setting: Setting, spec: SandboxSpec) -> tuple[cgroups.GroupStep, ...]:
+        steps = self._steps.get(spec.resources)
+        if steps is None:
+            if len(self._steps) == COMMON_PLANS:
+                self._steps.clear()
+            steps = self._steps[spec.resources] = cgroups.cell_steps(setting.cgroups, setting.owner, spec.resources)
+        return steps
 
     def _fresh(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
         """The condition of a new cell with the same plan. Read from this cell, which is new, if it is not known yet."""
@@ -233,6 +277,21 @@ class CellSubstrate(Substrate):
     def freezer(self, cell: Cell) -> str | None:
         """The cell's cgroup, if the kernel can freeze it; else None."""
         return cgroups.freezer(self._opened().cgroups, self._opened().owner, cell.handle.number)
+
+    def groups(self, cell: Cell) -> list[str]:
+        """The cgroups of a cell; those without a limit do not exist."""
+        return cgroups.groups(self._opened().cgroups, self._opened().owner, cell.handle.number)
+
+    async def make_freezer(self, cell: Cell) -> Freezer:
+        """What freezes the cell. Raises Unsupported where the kernel's freezer cannot be used, and SubstrateFailed."""
+        setting, spawner = self._opened(), self._spawner
+        group = cgroups.pause_group(setting.cgroups, setting.owner, cell.handle.number)
+        if group is None or spawner is None:
+            hint = "run as root, or with a delegated cgroup of version 2"
+            raise Unsupported("cells cannot be paused here: this user may not freeze cgroups", hint=hint)
+        if not os.path.isdir(group):  # noqa: PTH112,ASYNC240 - one call; with version 2, a cell with limits has it already
+            await spawner.hold(cell.handle, self.next_number(), group)
+        return Freezer(group, cell.pid, cell.spawner_pid)
 
     def next_number(self) -> int:
         """A new number for a cell or a frozen layer."""
@@ -263,7 +322,8 @@ class CellSubstrate(Substrate):
     def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_disk_bytes(spec.resources))
+        memory_bytes = memory_disk_bytes(spec.resources)
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, spec.mounts)
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""

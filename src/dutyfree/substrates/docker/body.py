@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import socket
-from contextlib import suppress
+import time
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from dutyfree.contract import Snapshot
-from dutyfree.errors import GuestMisbehaved, InfraFailed, LinkFailed, SandboxGone, SubstrateFailed
-from dutyfree.model import Capability, Image, Phase, SandboxSpec, Usage
+from dutyfree.errors import GuestMisbehaved, InfraFailed, InvalidRequest, LinkFailed, SandboxGone, SubstrateFailed
+from dutyfree.model import Capability, Image, Metrics, Network, Phase, SandboxSpec, Usage
 from dutyfree.substrates.docker import counters, plan
 from dutyfree.substrates.docker.calls import CALL_TIMEOUT_S
 from dutyfree.substrates.docker.client import Engine
@@ -19,6 +21,8 @@ from dutyfree.substrates.docker.snapshot import DockerSnapshot
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.shared_lock import SharedLock
 from dutyfree.substrates.hierarchies import GroupCounters
+from dutyfree.substrates.metering import measure
+from dutyfree.substrates.sources import find_sources
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -46,6 +50,10 @@ class DockerBody(Body):
         self._image = image
         self._lock = SharedLock()
         """Keeps execs and snapshots apart: an engine refuses one during the other."""
+        self._held = AsyncExitStack()
+        """The lock while the container is paused."""
+        self._is_paused = False
+        self._own_network = spec.network is not Network.HOST
         self._counters: GroupCounters | None = None
         self.container = container
         self.channel = channel
@@ -79,7 +87,30 @@ class DockerBody(Body):
             self._substrate.leftovers.add(committed)
         return DockerSnapshot(self._substrate, committed, self._image)
 
+    def metrics(self) -> Metrics:
+        if self._counters is None:  # the engine is on another machine
+            return Metrics(time.time())
+        groups = [posixpath.dirname(file) for file in (self._counters.memory, self._counters.pids) if file]
+        # Where a kernel of its own runs the processes, those of this machine are not the sandbox's.
+        counts_processes = Capability.LIMIT_PIDS not in self._substrate.weak
+        return measure(self.pid, groups, counts_processes=counts_processes, own_network=self._own_network)
+
+    async def pause(self) -> None:
+        await self._held.enter_async_context(self._lock.exclusive())
+        self._is_paused = True
+        await self._engine.pause(self.container)
+
+    async def resume(self) -> None:
+        try:
+            await self._engine.unpause(self.container)
+        finally:
+            self._is_paused = False
+            await self._held.aclose()
+
     async def end(self) -> None:
+        if self._is_paused:
+            with suppress(InfraFailed):  # it may not be paused, or be gone; a guest that is paused cannot exit
+                await self.resume()
         await self._engine.wait_for_exit(self.container)
         with suppress(InfraFailed):  # the container is gone; images are removed later, at the latest by `close`
             await self._substrate.leftovers.tidy()
@@ -108,6 +139,7 @@ async def create_body(
     """
     with marks.step(Phase.CREATE, "inject"):
         await substrate.guest.fill(image.id)
+    sources = await find_sources(spec.mounts, substrate.store.root) if spec.mounts else ()
     with marks.step(Phase.CREATE, "create"):
         document = plan.container(
             image.id,
@@ -117,6 +149,7 @@ async def create_body(
             user=substrate.user,
             runtime=substrate.runtime,
             pids=Capability.LIMIT_PIDS not in substrate.weak,
+            sources=sources,
         )
         container = await engine.create(document)
     channel: Channel | None = None
@@ -125,7 +158,7 @@ async def create_body(
             stream = await engine.attach(container)
             channel, streams = open_channel(stream)
         with marks.step(Phase.CREATE, "start"):
-            await _start(substrate, engine, container)
+            await _start(substrate, engine, container, spec)
         with marks.step(Phase.READY, "handshake"):
             whole = Image(reference=image.id, over_host=False, env=image.env, cwd=image.cwd)
             body = DockerBody(substrate, engine, container, channel, whole, spec)
@@ -141,12 +174,18 @@ async def create_body(
     return body
 
 
-async def _start(substrate: DockerSubstrate, engine: Engine, container: str) -> None:
+async def _start(substrate: DockerSubstrate, engine: Engine, container: str, spec: SandboxSpec) -> None:
     try:
         await engine.start(container)
     except SubstrateFailed as error:
         if plan.GUEST in error.message:  # the guest's program is missing, so the volume was removed
             substrate.guest.forget()
+        for mount in spec.mounts:
+            # The runtime's own words: there is no code for it. A file in place of a directory is the caller's mistake.
+            if f'"{mount.target}"' in error.message and "not a directory" in error.message:
+                raise InvalidRequest(
+                    f"nothing can be mounted at {mount.target!r}: a file is in place of a directory, or vice versa"
+                ) from error
         raise
 
 

@@ -102,6 +102,14 @@ class Engine(Calls):
         """Start a container."""
         await self._ask("start a container", self._docker.containers.container(container).start())
 
+    async def pause(self, container: str) -> None:
+        """Freeze a container's processes."""
+        await self._ask("pause a container", self._docker.containers.container(container).pause())
+
+    async def unpause(self, container: str) -> None:
+        """Let a paused container's processes go on."""
+        await self._ask("resume a container", self._docker.containers.container(container).unpause())
+
     async def inspect(self, container: str) -> dict[str, Any]:
         """The engine's description of a container."""
         return await self._ask("show a container", self._docker.containers.container(container).show())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from dutyfree.guest import DEFAULT_ENVIRONMENT
 from dutyfree.model import Capability, Image, SandboxSpec, Unenforced
 from dutyfree.substrates.docker.facts import Facts
+from dutyfree.substrates.sources import Source
 
 OWNER_LABEL: Final = "dutyfree.owner"
 """On our containers and volumes: the name of the claim to which they belong."""
@@ -62,13 +64,28 @@ def _mount(owner: str, *, read_only: bool) -> dict[str, Any]:
     }
 
 
+def _shown(source: Source, target: str) -> dict[str, Any]:
+    """A directory or file of the host, without what is mounted below it."""
+    options = {"NonRecursive": True, "Propagation": "private"}
+    return {"Type": "bind", "Source": source.path, "Target": target, "ReadOnly": True, "BindOptions": options}
+
+
 def container(
-    image: str, spec: SandboxSpec, facts: Facts, *, owner: str, user: str, runtime: str | None, pids: bool = True
+    image: str,
+    spec: SandboxSpec,
+    facts: Facts,
+    *,
+    owner: str,
+    user: str,
+    runtime: str | None,
+    pids: bool = True,
+    sources: Sequence[Source] = (),
 ) -> dict[str, Any]:
     """A container whose only process is our guest. When the stream ends, the guest exits and the container is removed.
 
-    `pids`: whether the runtime supports a limit on processes.
+    `pids`: whether the runtime supports a limit on processes. `sources`: those of the spec's mounts, as found.
     """
+    shown = [_shown(source, mount.target) for source, mount in zip(sources, spec.mounts, strict=True)]
     return {
         "Image": image,
         "Entrypoint": [GUEST],
@@ -84,7 +101,7 @@ def container(
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
-        "HostConfig": {**_host(spec, facts, runtime, pids), "Mounts": [_mount(owner, read_only=True)]},
+        "HostConfig": {**_host(spec, facts, runtime, pids), "Mounts": [_mount(owner, read_only=True), *shown]},
     }
 
 
@@ -168,12 +185,23 @@ def capabilities(facts: Facts) -> frozenset[Capability]:
     """The capabilities of containers of this engine."""
     always = {
         *(Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.PRIVATE_FILES, Capability.KILL_TREE),
-        *(Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES),
-        *(Capability.DENY_NETWORK, Capability.HOST_NETWORK),
+        *(Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.USERS),
+        *(Capability.DENY_NETWORK, Capability.HOST_NETWORK, Capability.PORTS, Capability.EGRESS),
+        *(Capability.PAUSE, Capability.WATCH),
     }
     bridge = {Capability.BRIDGE_NETWORK} if facts.bridge else set()
     local = {Capability.HOST_PROCESSES} if facts.local else set()
-    return frozenset(always | facts.limits | bridge | local)
+    mounts = set() if without_mounts(facts) else {Capability.MOUNTS}
+    return frozenset(always | facts.limits | bridge | local | mounts)
+
+
+def without_mounts(facts: Facts) -> str:
+    """Why containers of this engine cannot show files of this machine; empty if they can."""
+    if not facts.local:
+        return "the engine runs on another machine, which does not have the files of this one"
+    if os.geteuid() != 0:
+        return "the engine mounts as root: a container would show files that this user may not read"
+    return ""
 
 
 def environment(config: Mapping[str, Any], image: Image) -> dict[str, str]:

@@ -28,6 +28,7 @@ _WEAK_IN_GVISOR = {
     Capability.HOST_NETWORK: "gVisor has its own network stack",
     Capability.SNAPSHOT: _HIDDEN,
     Capability.FORK: _HIDDEN,
+    Capability.MOUNTS: "gVisor truncates files of the host through a read-only mount of an engine",
 }
 
 
@@ -79,6 +80,11 @@ class DockerSubstrate(EngineSubstrate):
     def weak(self) -> Mapping[Capability, str]:
         """The capabilities that the engine has but its runtime does not, each with the reason."""
         return {}
+
+    @property
+    def without_mounts(self) -> str:
+        why = plan.without_mounts(self._engine.facts) if self._engine is not None else ""
+        return why or self.weak.get(Capability.MOUNTS, "")
 
     @property
     def owner(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dutyfree.errors import Unsupported
 from dutyfree.guest import LimitWatch
-from dutyfree.model import Phase, Span, Unenforced, Usage
+from dutyfree.model import Metrics, Phase, Span, Unenforced, Usage
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Body(ABC):
     """Where actions run unless they say otherwise."""
     limits: LimitWatch | None = None
     unenforced: tuple[Unenforced, ...] = ()
+    clock_stops: bool = False
+    """Whether the clock of the guest's deadlines stands still while the body is paused, too."""
     pid: int | None = None
     """A process of this machine that the body cannot live without; None where there is none."""
 
@@ -65,9 +67,21 @@ class Body(ABC):
         closed. Raises SandboxGone, SubstrateFailed, LinkFailed, DeadlineExceeded.
         """
 
+    async def pause(self) -> None:
+        """Stop all processes. Raises as `Sandbox.pause` does; `resume` is called after an error, too."""
+        raise Unsupported("this substrate cannot pause its sandboxes")
+
+    async def resume(self) -> None:
+        """Let all processes go on."""
+        raise Unsupported("this substrate cannot pause its sandboxes")
+
     def usage(self) -> Usage | None:
         """What it takes of this machine now, by a few reads of files; None where that cannot be measured."""
         return None
+
+    def metrics(self) -> Metrics:
+        """What it uses, without its limits. Blocks."""
+        return Metrics(time.time())
 
     @abstractmethod
     async def end(self) -> None:

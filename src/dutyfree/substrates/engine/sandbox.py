@@ -12,11 +12,26 @@ from typing import TYPE_CHECKING
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
 from dutyfree.errors import SandboxGone, Unsupported
-from dutyfree.model import Action, ActionPath, Capability, Command, Observation, Phase, SandboxSpec, Usage
+from dutyfree.model import (
+    Action,
+    ActionPath,
+    Capability,
+    Command,
+    Metrics,
+    Network,
+    Observation,
+    Phase,
+    SandboxSpec,
+    Usage,
+    User,
+)
 from dutyfree.substrates.engine.body import Body, Marks
 from dutyfree.substrates.engine.exec_path import ExecFiles, ExecPath
 from dutyfree.substrates.forking import check_count
+from dutyfree.substrates.metering import with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
+from dutyfree.threads import in_thread
+from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
     from dutyfree.substrates.engine.substrate import EngineSubstrate
@@ -33,6 +48,8 @@ class EngineSandbox(ReplaceableSandbox):
         super().__init__(
             f"{substrate.name}-{os.getpid()}-{next(_numbers)}", body.channel, destroy=self._end, env=body.env,
             cwd=body.cwd, limits=body.limits, unenforced=body.unenforced, on_span=on_span,
+            one_user=None if Capability.USERS in substrate.capabilities else f"{substrate.name} has none",
+            ports=spec.network is not Network.HOST and Capability.PORTS in substrate.capabilities,
         )  # fmt: skip
         self._substrate = substrate
         self._body = body
@@ -58,13 +75,15 @@ class EngineSandbox(ReplaceableSandbox):
         return await (super().run(action) if self._exec is None else self._exec.run(action))
 
     def stream(self, action: Action) -> ActionStream:
-        self._check()
+        self._check_running()
         return super().stream(action) if self._exec is None else self._exec.stream(action)
 
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
         if self._exec is not None:
-            return await self._exec.session(cwd, env)
-        return await super().session(cwd=cwd, env=env)
+            return await self._exec.session(cwd, env, user)
+        return await super().session(cwd=cwd, env=env, user=user)
 
     async def terminal(
         self,
@@ -74,13 +93,35 @@ class EngineSandbox(ReplaceableSandbox):
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Terminal:
         if self._exec is not None:
-            return await self._exec.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
-        return await super().terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+            return await self._exec.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
+        return await super().terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
 
     def usage(self) -> Usage | None:
         return self.body.usage()
+
+    async def metrics(self) -> Metrics:
+        seen = await in_thread(self.body.metrics)
+        return with_limits(seen, self._spec.resources, self.unenforced)
+
+    async def pause(self) -> None:
+        self._needs(Capability.PAUSE)
+        await super().pause()
+
+    async def _stop(self) -> None:
+        await self._body.pause()
+
+    async def _go(self) -> None:
+        await self._body.resume()
+
+    @property
+    def _clock_stops(self) -> bool:
+        return self._body.clock_stops
+
+    def _channels(self) -> list[Channel]:
+        return [*super()._channels(), *(() if self._exec is None else self._exec.channels)]
 
     async def reset(self) -> None:
         self._needs(Capability.RESET)
@@ -107,6 +148,7 @@ class EngineSandbox(ReplaceableSandbox):
         self._needs(Capability.SNAPSHOT)
         start_ns = time.monotonic_ns()
         async with self._turn:
+            self._check_running()
             snapshot = await self.body.snapshot()
         self._report(Phase.SNAPSHOT, start_ns)
         return snapshot

@@ -19,6 +19,7 @@ from dutyfree.model import (
     Observation,
     Phase,
     Span,
+    User,
 )
 from dutyfree.substrates.fake.options import FailureKind, Injection, Script, Step
 from dutyfree.substrates.forwarding import ForwardingSandbox
@@ -50,8 +51,10 @@ class FakeSandbox(ForwardingSandbox):
     def stream(self, action: Action) -> ActionStream:
         return GuardedStream(self._inner.stream(action), _StreamGate(self))
 
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
-        return _FakeSession(await self._inner.session(cwd=cwd, env=env), self)
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
+        return _FakeSession(await self._inner.session(cwd=cwd, env=env, user=user), self)
 
     async def terminal(
         self,
@@ -61,9 +64,10 @@ class FakeSandbox(ForwardingSandbox):
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Terminal:
         await self.inject(Step.RUN)
-        return await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+        return await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
 
     async def reset(self) -> None:
         try:

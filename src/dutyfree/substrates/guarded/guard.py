@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from types import TracebackType
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SubstrateFailed
-from dutyfree.substrates.shared_task import SharedTask
 
 
 class Guard:
@@ -23,25 +23,33 @@ class Guard:
         self._sandbox = sandbox
         self._destroy_timeout_s = destroy_timeout_s
         self._on_end = on_end
-        self._destruction = SharedTask(self._destroy)
+        self._destruction: asyncio.Future[None] | None = None
+        """The end of the destruction that has begun last."""
 
     @property
     def gone(self) -> bool:
         """Whether calls are refused."""
-        return self._destruction.started
+        return self._destruction is not None
 
     def check(self) -> None:
         """Raise SandboxGone if calls are refused."""
-        if self.gone:
+        if self._destruction is not None:
             raise SandboxGone(f"sandbox {self._sandbox.id} is gone")
 
     async def destroy(self) -> None:
         """Destroy the sandbox, or wait for the destruction under way. Raises SubstrateFailed."""
-        await self._destruction.wait()
+        await asyncio.shield(self.start_destruction())
 
-    def start_destruction(self) -> None:
-        """Refuse calls from now on, and destroy the sandbox in the background."""
-        self._destruction.start()
+    def start_destruction(self) -> asyncio.Future[None]:
+        """Refuse calls from now on, and destroy the sandbox in the background. Returns the end of the destruction."""
+        ended = self._destruction
+        if ended is None or (ended.done() and ended.exception() is not None):
+            loop = asyncio.get_running_loop()
+            ended = self._destruction = loop.create_future()
+            work = loop.create_task(self._sandbox.destroy())
+            deadline = loop.call_later(self._destroy_timeout_s, self._late, work, ended)
+            work.add_done_callback(functools.partial(self._ended, ended, deadline))
+        return ended
 
     async def __aenter__(self) -> None:
         self.check()
@@ -62,16 +70,23 @@ class Guard:
         except SubstrateFailed as failure:
             error.add_note(f"and then its sandbox could not be destroyed: {failure}")
 
-    async def _destroy(self) -> None:
-        work = asyncio.get_running_loop().create_task(self._sandbox.destroy())
-        # Not wait_for: that would wait on for a destruction that also ignores its cancellation.
-        done, _ = await asyncio.wait({work}, timeout=self._destroy_timeout_s)
-        if not done:
-            work.cancel()
-            raise SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed in {self._destroy_timeout_s:g} s")
-        error = None if work.cancelled() else work.exception()
-        if isinstance(error, SubstrateFailed):
-            raise error
-        if error is not None or work.cancelled():
-            raise SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed: {error!r}") from error
-        self._on_end()
+    def _late(self, work: asyncio.Task[None], ended: asyncio.Future[None]) -> None:
+        """The destruction has taken too long: it fails now, also if it ignores its cancellation."""
+        work.cancel()
+        message = f"sandbox {self._sandbox.id} was not destroyed in {self._destroy_timeout_s:g} s"
+        ended.set_exception(SubstrateFailed(message))
+
+    def _ended(self, ended: asyncio.Future[None], deadline: asyncio.TimerHandle, work: asyncio.Task[None]) -> None:
+        if ended.done():
+            return
+        deadline.cancel()
+        error = asyncio.CancelledError() if work.cancelled() else work.exception()
+        if error is None:
+            self._on_end()
+            ended.set_result(None)
+        elif isinstance(error, SubstrateFailed):
+            ended.set_exception(error)
+        else:
+            failure = SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed: {error!r}")
+            failure.__cause__ = error
+            ended.set_exception(failure)

@@ -1,15 +1,17 @@
-"""Streams, sessions and terminals of a sandbox behind a gate."""
+"""Streams, sessions, terminals and watches of a sandbox behind a gate."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from dutyfree.contract import ActionStream, Session, Terminal
+from dutyfree.contract import ActionStream, Session, Terminal, Watch
 from dutyfree.errors import InfraFailed, SandboxGone
-from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Chunk, Observation
+from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Chunk, FileEvent, Observation
 from dutyfree.substrates.guarded.gate import Gate
+
+T = TypeVar("T")
 
 
 class GuardedStream(ActionStream):
@@ -27,22 +29,10 @@ class GuardedStream(ActionStream):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self._inner.__aexit__(kind, error, trace)
-        except (InfraFailed, SandboxGone) as failure:
-            was_gone = self._gate.gone
-            await self._gate.end_after(failure)
-            if not was_gone:
-                raise
+        await _leave(self._inner.__aexit__(kind, error, trace), self._gate)
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
-        chunks = aiter(self._inner)
-        while True:
-            async with self._gate:
-                chunk = await anext(chunks, None)
-            if chunk is None:
-                return
-            yield chunk
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return _each(self._inner, self._gate)
 
     async def write(self, data: bytes) -> None:
         async with self._gate:
@@ -123,3 +113,46 @@ class GuardedTerminal(Terminal):
         if not self._gate.gone:
             async with self._gate:
                 await self._inner.close()
+
+
+class GuardedWatch(Watch):
+    """A watched directory, behind `gate`."""
+
+    def __init__(self, inner: Watch, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    async def __aenter__(self) -> Self:
+        async with self._gate:
+            await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _leave(self._inner.__aexit__(kind, error, trace), self._gate)
+
+    def __aiter__(self) -> AsyncIterator[FileEvent]:
+        return _each(self._inner, self._gate)
+
+
+async def _leave(leaving: Awaitable[None], gate: Gate) -> None:
+    """Leave a block, also of a sandbox that is gone: its end is no news then."""
+    try:
+        await leaving
+    except (InfraFailed, SandboxGone) as failure:
+        was_gone = gate.gone
+        await gate.end_after(failure)
+        if not was_gone:
+            raise
+
+
+async def _each(items: AsyncIterable[T], gate: Gate) -> AsyncIterator[T]:
+    """The items, each of them fetched through the gate."""
+    iterator = aiter(items)
+    while True:
+        async with gate:
+            item = await anext(iterator, None)
+        if item is None:
+            return
+        yield item

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, Terminal
+from dutyfree.contract import (
+    DEFAULT_DIAL_TIMEOUT_S,
+    ActionStream,
+    Connection,
+    Datagrams,
+    Listener,
+    Sandbox,
+    Session,
+    Snapshot,
+    Terminal,
+)
 from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
-from dutyfree.model import Action, Command, Observation, Usage
+from dutyfree.model import Action, Command, ListeningPort, Metrics, Observation, Usage, User
 from dutyfree.substrates.forwarding import ForwardingSandbox
+from dutyfree.substrates.guarded.connections import GuardedConnection, GuardedDatagrams, GuardedListener
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.guard import Guard
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
@@ -44,9 +55,11 @@ class GuardedSandbox(ForwardingSandbox):
             self._guard.start_destruction()
             raise
 
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
         async with self._guard:
-            return GuardedSession(await self._inner.session(cwd=cwd, env=env), self._guard)
+            return GuardedSession(await self._inner.session(cwd=cwd, env=env, user=user), self._guard)
 
     async def terminal(
         self,
@@ -56,10 +69,38 @@ class GuardedSandbox(ForwardingSandbox):
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Terminal:
         async with self._guard:
-            inner = await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)
+            inner = await self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
             return GuardedTerminal(inner, self._guard)
+
+    async def dial(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_DIAL_TIMEOUT_S
+    ) -> Connection:
+        async with self._guard:
+            inner = await self._inner.dial(port, address=address, timeout_s=timeout_s)
+            return GuardedConnection(inner, self._guard)
+
+    async def listening_ports(self) -> list[ListeningPort]:
+        async with self._guard:
+            return await self._inner.listening_ports()
+
+    async def listen(self, port: int, *, address: str = "127.0.0.1") -> Listener:
+        async with self._guard:
+            return GuardedListener(await self._inner.listen(port, address=address), self._guard)
+
+    async def datagrams(self, port: int, *, address: str = "127.0.0.1") -> Datagrams:
+        async with self._guard:
+            return GuardedDatagrams(await self._inner.datagrams(port, address=address), self._guard)
+
+    async def pause(self) -> None:
+        async with self._guard:
+            await self._inner.pause()
+
+    async def resume(self) -> None:
+        async with self._guard:
+            await self._inner.resume()
 
     async def reset(self) -> None:
         async with self._guard:
@@ -82,6 +123,10 @@ class GuardedSandbox(ForwardingSandbox):
     def usage(self) -> Usage | None:
         self._guard.check()
         return self._inner.usage()
+
+    async def metrics(self) -> Metrics:
+        async with self._guard:
+            return await self._inner.metrics()
 
     async def destroy(self) -> None:
         await self._guard.destroy()

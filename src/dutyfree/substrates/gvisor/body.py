@@ -8,16 +8,16 @@ import json
 import os
 import signal
 import stat
-from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dutyfree.contract import Snapshot
-from dutyfree.errors import SubstrateFailed
+from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
 from dutyfree.images.ownership import SUBORDINATE_IDS
-from dutyfree.model import Phase, SandboxSpec, Unenforced, Usage
+from dutyfree.model import Metrics, Network, Phase, SandboxSpec, Unenforced, Usage
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.engine import Body, Marks
 from dutyfree.substrates.engine.programs import channel_through
@@ -27,8 +27,11 @@ from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
 from dutyfree.substrates.gvisor.snapshot import GVisorSnapshot
+from dutyfree.substrates.gvisor.targets import make_target
+from dutyfree.substrates.metering import measure
 from dutyfree.substrates.os_errors import wrap_os_errors
-from dutyfree.substrates.shared_task import SharedTask
+from dutyfree.substrates.shared_task import SharedTask, run_to_end
+from dutyfree.substrates.sources import Source
 from dutyfree.threads import in_thread
 from dutyfree.wire.channel import Channel
 
@@ -57,13 +60,16 @@ class Site:
     spec: SandboxSpec
     stack: LayerStack
     groups: list[Path]
+    sources: tuple[Source, ...] = ()
+    """Those of the spec's mounts."""
 
     async def clear(self, pid: int | None = None) -> None:
         """Kill the sandbox's processes, and release all that it holds. Raises SubstrateFailed."""
         keeper, place = self.shared.keeper, self.place
         try:
             await keeper.kill(f"--root={place.state}")
-            await keeper.umount([str(place.root), *([str(place.writable)] if place.in_memory else [])])
+            shown = [str(place.shown(number)) for number in range(len(self.sources))]
+            await keeper.umount([*shown, str(place.root), *([str(place.writable)] if place.in_memory else [])])
         except SubstrateFailed:  # the keeper has died, and its mounts are gone with it
             kill_marked(pid, f"--root={place.state}")
         await asyncio.to_thread(self._remove)
@@ -90,6 +96,8 @@ class GVisorBody(Body):
         self._site = site
         self._end = SharedTask(lambda: site.clear(pid))
         self._lock = SharedLock()
+        self._held = contextlib.AsyncExitStack()
+        """The lock while the sandbox is paused."""
 
     async def connect(self) -> Channel:
         site = self._site
@@ -101,6 +109,25 @@ class GVisorBody(Body):
 
     async def end(self) -> None:
         await self._end.wait()
+        await self._held.aclose()
+
+    def metrics(self) -> Metrics:
+        """gVisor's own processes: those of the sandbox, and its network, are inside of them."""
+        site = self._site
+        seen = measure(self.pid, map(str, site.groups), counts_processes=False, own_network=False)
+        if site.spec.network is Network.NONE:
+            return replace(seen, network_received_bytes=0, network_sent_bytes=0)
+        return seen
+
+    async def pause(self) -> None:
+        await self._held.enter_async_context(self._lock.exclusive())
+        await self._control("pause")
+
+    async def resume(self) -> None:
+        try:
+            await self._control("resume")
+        finally:
+            await self._held.aclose()
 
     async def snapshot(self) -> Snapshot:
         """Pause the sandbox while its written files are copied."""
@@ -121,10 +148,10 @@ class GVisorBody(Body):
         self.channel.standing_still = True
         try:
             try:
-                await _run_to_end(self._control("pause"))
+                await run_to_end(self._control("pause"))
                 yield
             finally:
-                await _run_to_end(self._control("resume"))
+                await run_to_end(self._control("resume"))
         finally:
             self.channel.standing_still = False
 
@@ -134,16 +161,6 @@ class GVisorBody(Body):
         status = await site.shared.keeper.spawn(command, timeout_s=CONTROL_TIMEOUT_S)
         if status != 0:
             raise SubstrateFailed(f"gVisor could not {verb} the sandbox: {last_log_message(site.place)}")
-
-
-async def _run_to_end(work: Coroutine[Any, Any, None]) -> None:
-    """Run the coroutine to its end, even if this call is cancelled: a sandbox must not stay paused."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 async def make_body(site: Site, marks: Marks, unenforced: tuple[Unenforced, ...] = ()) -> GVisorBody:
@@ -176,7 +193,33 @@ async def _mount(site: Site) -> None:
         await keeper.mount([bundle.writable_space(place, site.spec.resources)])
     await in_thread(_make_upper, keeper.host_path(place.writable), site.stack.lowers[0])
     await keeper.mount([bundle.root(place, site.stack.lowers)])
+    if site.sources:
+        await in_thread(_make_targets, site)
+        for number, source in enumerate(site.sources):
+            await keeper.mount(bundle.shown(place, number, source))
+        await in_thread(_check_sources, site)
     await in_thread(_describe, site)
+
+
+def _make_targets(site: Site) -> None:
+    root = site.shared.keeper.host_path(site.place.root)
+    for mount, source in zip(site.spec.mounts, site.sources, strict=True):
+        make_target(root, mount.target, is_directory=source.is_directory, owner=SUBORDINATE_IDS)
+    with wrap_os_errors("the directories of a sandbox could not be made"):
+        site.place.nothing.mkdir(parents=True)
+        for number, source in enumerate(site.sources):
+            shown = site.place.shown(number)
+            shown.mkdir() if source.is_directory else shown.touch()
+
+
+def _check_sources(site: Site) -> None:
+    """Between our look at a source and its mount, another file may have taken its place."""
+    for source in site.sources:
+        with wrap_os_errors(f"the mount's source {source.path!r} is gone"):
+            found = os.lstat(source.path)
+            same = os.path.realpath(source.path) == source.path
+        if not same or (found.st_dev, found.st_ino) != (source.device, source.inode):
+            raise InvalidRequest(f"another file has taken the place of the mount's source {source.path!r}")
 
 
 def _make_directories(place: Place) -> None:
@@ -193,7 +236,12 @@ def _describe(site: Site) -> None:
         # `lstat`, because a symbolic link in the image would be followed on the host.
         own_tmp = stat.S_ISDIR(shared.keeper.host_path(place.root / "tmp").lstat().st_mode)
         description = bundle.config(
-            place, site.spec, guest=shared.guest, resolv_conf=shared.resolv_conf, own_tmp=own_tmp
+            place,
+            site.spec,
+            guest=shared.guest,
+            resolv_conf=shared.resolv_conf,
+            own_tmp=own_tmp,
+            sources=site.sources,
         )
         (place.directory / "config.json").write_text(json.dumps(description))
 

@@ -4,6 +4,7 @@ A sandbox's directory has::
 
     root     the overlay: the image's layers, and over them what the sandbox writes
     up       what the sandbox writes, if it is kept in memory
+    shown    what the sandbox sees of the host: a directory for each mount, or a file
     config.json, log, pid, state    files of gVisor
 """
 
@@ -19,6 +20,7 @@ from dutyfree.model import Network, Resources, SandboxSpec
 from dutyfree.substrates.gvisor import release
 from dutyfree.substrates.gvisor.keeper_client import Mount
 from dutyfree.substrates.memory_disk import inodes_for, memory_disk_bytes
+from dutyfree.substrates.sources import Source
 
 GUEST: Final = "/.dutyfree-guest"
 """The path of the guest in a sandbox."""
@@ -28,6 +30,11 @@ CAPABILITIES: Final = (
 )  # fmt: skip
 """The capabilities of root in a sandbox, over its own files and processes. The same as in a cell."""
 _NO_DEVICES: Final = 4
+_INERT: Final = 2 | _NO_DEVICES
+"""Without set-id programs and devices."""
+_READ_ONLY: Final = 1
+_REMOUNT: Final = 32
+_BIND: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,15 @@ class Place:
     def state(self) -> Path:
         return self.directory / "state"
 
+    def shown(self, number: int) -> Path:
+        """Where the source of that mount is."""
+        return self.directory / "shown" / str(number)
+
+    @property
+    def nothing(self) -> Path:
+        """An empty directory."""
+        return self.directory / "shown" / "nothing"
+
     @property
     def upper(self) -> Path:
         return self.writable / "upper"
@@ -98,12 +114,18 @@ def control_command(engine: Engine, place: Place, network: Network, verb: str) -
 
 
 def config(
-    place: Place, spec: SandboxSpec, *, guest: Path, resolv_conf: Path | None, own_tmp: bool
+    place: Place,
+    spec: SandboxSpec,
+    *,
+    guest: Path,
+    resolv_conf: Path | None,
+    own_tmp: bool,
+    sources: Sequence[Source] = (),
 ) -> dict[str, object]:
     """The container's config.json, as the Open Container Initiative specifies it.
 
     `own_tmp`: the image has a directory /tmp, which is then mounted explicitly. Otherwise gVisor would mount its own
-    memory over an empty /tmp, and snapshots would not see the files there.
+    memory over an empty /tmp, and snapshots would not see the files there. `sources`: those of the spec's mounts.
 
     The sandbox's ids are mapped to the ids that own the layers' files on disk. These ids own nothing else, so gVisor's
     processes have no rights on the host.
@@ -123,7 +145,14 @@ def config(
         },
         "root": {"path": str(place.root)},
         "hostname": spec.hostname,
-        "mounts": [*_mounts(spec, guest, resolv_conf), *([_bind(place.root / "tmp", "/tmp")] if own_tmp else [])],
+        "mounts": [
+            *_mounts(spec, guest, resolv_conf),
+            *([_bind(place.root / "tmp", "/tmp")] if own_tmp else []),
+            *(
+                _bind(place.shown(number), mount.target, "ro", "nosuid", "nodev", "private")
+                for number, mount in enumerate(spec.mounts[: len(sources)])
+            ),
+        ],
         "linux": {
             "namespaces": [{"type": each} for each in namespaces],
             "uidMappings": ids,
@@ -148,6 +177,25 @@ def _mounts(spec: SandboxSpec, guest: Path, resolv_conf: Path | None) -> list[di
 
 def _bind(source: Path, destination: str, *options: str) -> dict[str, object]:
     return {"destination": destination, "type": "bind", "source": str(source), "options": ["bind", *options]}
+
+
+def shown(place: Place, number: int, source: Source) -> list[Mount]:
+    """The mounts that show a directory or file of the host at `place.shown(number)`, without what is mounted below it.
+
+    Read-only for the host's kernel, too: gVisor opens a file of its read-only mounts for writing, and truncates it,
+    before it refuses (seen in release 20240729). A directory is an overlay, which nothing can be written to from the
+    moment on that it is mounted.
+    """
+    target = str(place.shown(number))
+    if source.is_directory:
+        lower = source.path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+        # An overlay has at least two layers.
+        options = f"lowerdir={lower}:{place.nothing},xino=off,redirect_dir=nofollow"
+        return [Mount("overlay", target, "overlay", _READ_ONLY | _INERT, options)]
+    return [
+        Mount(source.path, target, "", _BIND),
+        Mount("", target, "", _BIND | _REMOUNT | _READ_ONLY | _INERT),
+    ]
 
 
 def writable_space(place: Place, resources: Resources) -> Mount:

@@ -33,6 +33,7 @@ from dutyfree.substrates.gvisor.body import GVisorBody, SharedState, Site, make_
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.gvisor.keeper_client import KeeperClient
 from dutyfree.substrates.gvisor.layers import Layers, LayerStack
+from dutyfree.substrates.sources import Source, find_sources
 from dutyfree.threads import in_thread
 
 KIND: Final = "gvisor"
@@ -83,7 +84,8 @@ class GVisorSubstrate(EngineSubstrate):
         found = {
             Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.DENY_NETWORK,
             Capability.HOST_NETWORK, Capability.PRIVATE_FILES, Capability.LIMIT_DISK, Capability.RESET,
-            Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_PROCESSES,
+            Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_PROCESSES, Capability.USERS,
+            Capability.PORTS, Capability.EGRESS, Capability.MOUNTS, Capability.PAUSE, Capability.WATCH,
         }  # fmt: skip
         if "cpu" in self._groups.homes:
             found.add(Capability.LIMIT_CPU)
@@ -153,11 +155,14 @@ class GVisorSubstrate(EngineSubstrate):
 
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> GVisorBody:
         engine, shared = self.engine, self._opened()
+        sources = await find_sources(spec.mounts, self.store.root) if spec.mounts else ()
         with marks.step(Phase.CREATE, "layers"):
             stack = await shared.layers.resolve(self.image_for(spec))
-        return await self._make(engine, spec, stack, marks)
+        return await self._make(engine, spec, stack, marks, sources)
 
-    async def _make(self, engine: Engine, spec: SandboxSpec, stack: LayerStack, marks: Marks) -> GVisorBody:
+    async def _make(
+        self, engine: Engine, spec: SandboxSpec, stack: LayerStack, marks: Marks, sources: tuple[Source, ...] = ()
+    ) -> GVisorBody:
         shared, claimed = self._opened(), self._claim
         assert claimed is not None
         number = next(self._numbers)
@@ -167,7 +172,7 @@ class GVisorSubstrate(EngineSubstrate):
             writable = leftovers.disk_directory(claimed.name) / str(number)
         place = Place(directory, f"{claimed.name.rpartition('-')[0]}-{number}", writable)
         found = self._groups.of(claimed.name, number, spec.resources)
-        site = Site(shared, engine, place, spec, stack, found)
+        site = Site(shared, engine, place, spec, stack, found, sources)
         async with await_on_failure(site.clear):
             await in_thread(self._groups.make, claimed.name, number, spec.resources)
         body = await make_body(site, marks, self._unenforced(spec))

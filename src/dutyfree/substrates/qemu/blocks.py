@@ -36,8 +36,9 @@ its kernel still remembers the first one's size."""
 _MAX_KEPT: Final = 16
 _BUILD_TIMEOUT_S: Final = 1800.0
 _STDERR_TAIL_BYTES: Final = 500
-_FORMAT: Final = ("-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-force")
-"""No compression: decompressing costs an emulated processor more than reading costs the host."""
+_FORMAT: Final = ("-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet", "-force", "-root-mode", "0755")
+"""No compression: decompressing costs an emulated processor more than reading costs the host. A layer has no entry for
+its root: without a mode of its own, every user of the machine could rename what is in `/`."""
 
 
 def blank(directory: Path) -> Path:

@@ -37,7 +37,8 @@ CAPABILITIES: Final = frozenset(
         Capability.SESSIONS, Capability.TERMINALS, Capability.FILES, Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS,
         Capability.LIMIT_CPU, Capability.LIMIT_DISK, Capability.DENY_NETWORK, Capability.PRIVATE_FILES,
         Capability.KILL_TREE, Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES,
-        Capability.HOST_PROCESSES,
+        Capability.HOST_PROCESSES, Capability.USERS, Capability.PORTS, Capability.EGRESS, Capability.PAUSE,
+        Capability.WATCH,
     }
 )  # fmt: skip
 
@@ -88,6 +89,10 @@ class MicroVMSubstrate(EngineSubstrate):
     @property
     def capabilities(self) -> frozenset[Capability]:
         return CAPABILITIES
+
+    @property
+    def without_mounts(self) -> str:
+        return f"a sandbox of {self.name!r} is a machine of its own, which has no file system in common with this one"
 
     @property
     def emulated(self) -> bool:

@@ -150,6 +150,10 @@ class VMSubstrate(EngineSubstrate):
         return _EVERYWHERE | self._provider.capabilities
 
     @property
+    def without_mounts(self) -> str:
+        return f"a sandbox of {self.name!r} is a machine of its own, which has no file system in common with this one"
+
+    @property
     def emulated(self) -> bool:
         return self.accelerator == "tcg"
 

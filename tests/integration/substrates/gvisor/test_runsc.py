@@ -215,6 +215,39 @@ async def test_nothing_outlives_a_killed_host_and_no_other_is_touched(substrate:
         assert (await bystander.run(Action(["echo", "untouched"]))).text == "untouched\n"
 
 
+async def test_what_is_mounted_survives_the_clean_up_after_a_killed_host(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "file").write_text("kept")
+    (data / "file").chmod(0o666)
+    program = f"""
+import asyncio
+from support.engines import engine
+from dutyfree.model import Mount, SandboxSpec
+
+async def main():
+    async with engine("gvisor") as substrate:
+        mounts = (Mount({str(data)!r}, "/data"), Mount({str(data / "file")!r}, "/file"))
+        box = await substrate.create(SandboxSpec(mounts=mounts))
+        print("ready", flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+    environment = {**os.environ, **engine_variables(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    host = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    try:
+        assert host.stdout is not None
+        assert await asyncio.wait_for(host.stdout.readline(), 60) == b"ready\n"
+    finally:
+        host.kill()
+        await host.wait()
+    assert await asyncio.to_thread(remains_after, CLEAN_WITHIN_S, host.pid) == []
+    assert (data / "file").read_text() == "kept"
+
+
 @pytest.mark.alone  # any other substrate of the kind that opens meanwhile cleans up, too
 async def test_the_next_start_removes_what_a_killed_keeper_could_not(substrate: GVisorSubstrate) -> None:
     environment = {**os.environ, **engine_variables(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

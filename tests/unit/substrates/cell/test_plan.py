@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dutyfree import model
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Writes
 from dutyfree.substrates.cell import cgroups, hostroot, plan, spawner_root
@@ -18,6 +19,7 @@ from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb
 from dutyfree.substrates.cell.parts import Listing, Part, Showing, for_root, for_user, is_open, of_installation
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
 from dutyfree.substrates.hierarchies import Cgroups
+from dutyfree.substrates.sources import Source
 
 V1 = Cgroups(1, {"memory": "/cg/memory", "pids": "/cg/pids", "cpu": "/cg/cpu"})
 V2 = Cgroups(2, {"memory": "/cg", "pids": "/cg", "cpu": "/cg"})
@@ -63,7 +65,8 @@ def spawner_plan(setting: Setting) -> Plan:
 
 def cell_plan(setting: Setting, cell: int, spec: SandboxSpec, base: Base | None = None) -> Plan:
     """One cell."""
-    return [*plan.individual_plan(setting, cell, spec, None), *plan.common_plan(setting, spec, base or Base())]
+    steps = cgroups.cell_steps(setting.cgroups, setting.owner, spec.resources)
+    return [*plan.individual_plan(setting, cell, spec, steps, None), *plan.common_plan(setting, spec, base or Base())]
 
 
 def arguments(operations: list[Operation], verb: Verb) -> list[tuple[str, ...]]:
@@ -316,7 +319,7 @@ def test_an_upper_on_tmpfs_is_limited_in_bytes_and_inodes() -> None:
 
 
 def test_limits_on_version_1_join_one_group_per_controller() -> None:
-    operations = cgroups.cell_plan(V1, "7-ab", 3, Resources(memory_bytes=2**30, pids=100, cpus=1.5))
+    operations = cgroups.cell_plan(cgroups.cell_steps(V1, "7-ab", Resources(memory_bytes=2**30, pids=100, cpus=1.5)), 3)
     assert len(arguments(operations, Verb.JOIN)) == 3
     assert op(Verb.SET, "/cg/cpu/dutyfree-7-ab/3/cpu.cfs_quota_us", 150000) in operations
     assert cgroups.counters(V1, "7-ab", 3).oom == "/cg/memory/dutyfree-7-ab/3/memory.oom_control"
@@ -325,13 +328,13 @@ def test_limits_on_version_1_join_one_group_per_controller() -> None:
 def test_version_1_bounds_socket_buffers_apart_where_it_can() -> None:
     resources = Resources(memory_bytes=64 * 2**20, pids=None)
     file = "/cg/memory/dutyfree-7-ab/1/memory.kmem.tcp.limit_in_bytes"
-    with_sockets = cgroups.cell_plan(replace(V1, sockets=True), "7-ab", 1, resources)
+    with_sockets = cgroups.cell_plan(cgroups.cell_steps(replace(V1, sockets=True), "7-ab", resources), 1)
     assert (file, str(8 * 2**20)) in arguments(with_sockets, Verb.SET)
-    assert file not in dict(arguments(cgroups.cell_plan(V1, "7-ab", 1, resources), Verb.SET))
+    assert file not in dict(arguments(cgroups.cell_plan(cgroups.cell_steps(V1, "7-ab", resources), 1), Verb.SET))
 
 
 def test_limits_on_version_2_are_one_group_that_the_cell_is_cloned_into() -> None:
-    operations = cgroups.cell_plan(V2, "7-ab", 3, Resources(memory_bytes=2**30, pids=100, cpus=1.5))
+    operations = cgroups.cell_plan(cgroups.cell_steps(V2, "7-ab", Resources(memory_bytes=2**30, pids=100, cpus=1.5)), 3)
     assert arguments(operations, Verb.CGROUP) == [("/cg/dutyfree-7-ab/3",)]
     assert arguments(operations, Verb.INTO) == [("/cg/dutyfree-7-ab/3",)]
     assert op(Verb.SET, "/cg/dutyfree-7-ab/3/cpu.max", "150000 100000") in operations
@@ -401,3 +404,25 @@ def test_a_cell_of_roots_has_device_nodes_of_its_own_that_it_cannot_change() -> 
     sources = {target: source for source, target, *_rest in arguments(operations, Verb.MOUNT)}
     assert sources["/new/etc/shadow"] == "/new/dev/null"
     assert not any(source.startswith("/devices") for source in sources.values())
+
+
+@given(host_roots(), st.booleans())
+def test_what_is_shown_is_mounted_last_before_the_root_is_left(host: HostRoot, rootless: bool) -> None:
+    spec = SandboxSpec(mounts=(model.Mount("/link", "/data/sets"), model.Mount("/f", "/etc/f")))
+    sources = (Source("/real/sets", True, 5, 6), Source("/real/f", False, 5, 7))
+    made = plan.common_plan(setting(host, rootless=rootless), spec, Base(), sources)
+    shown = [each for each in made if each.verb is Verb.SOURCE]
+    root = next(index for index, each in enumerate(made) if each.verb is Verb.ROOT)
+    assert made[root - 2 : root] == shown
+    places = ["/host/real/sets", "/host/real/f"] if rootless else ["", ""]
+    identities = ["5:6", "5:7"] if rootless else ["", ""]
+    assert [each.arguments[:5] for each in shown] == [
+        ("0", places[0], identities[0], "1", "/data/sets"),
+        ("1", places[1], identities[1], "0", "/etc/f"),
+    ]
+    assert all(each.arguments[5].startswith(f"lowerdir=/shown/{number}:/empty,") for number, each in enumerate(shown))
+
+
+@given(host_roots())
+def test_a_cell_without_mounts_has_no_operation_for_them(host: HostRoot) -> None:
+    assert not [each for each in plan.common_plan(setting(host), SandboxSpec(), Base()) if each.verb is Verb.SOURCE]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from dutyfree.errors import SubstrateUnavailable
-from dutyfree.model import Capability, Image, Network, Resources, SandboxSpec
+from dutyfree.model import Capability, Image, Mount, Network, Resources, SandboxSpec
 from dutyfree.substrates.docker import counters, facts, plan
 from dutyfree.substrates.docker.address import Address
+from dutyfree.substrates.sources import Source
 
 LIMITS = frozenset({Capability.LIMIT_MEMORY, Capability.LIMIT_PIDS, Capability.LIMIT_CPU})
 
@@ -187,3 +188,23 @@ def test_counters_of_both_versions() -> None:
 def test_a_process_that_is_not_the_containers_is_not_believed() -> None:
     assert counters.find("c0ffee", "0::/user.slice\n", V2_MOUNTS) is None
     assert counters.watch("c0ffee", 2**22 + 1) is None
+
+
+def test_what_is_shown_is_a_bind_that_is_read_only_and_not_recursive() -> None:
+    spec = SandboxSpec(mounts=(Mount("/link", "/data"), Mount("/file", "/etc/file")))
+    sources = (Source("/real", True, 1, 2), Source("/file", False, 1, 3))
+    made = plan.container("sha256:1", spec, engine(), owner="o", user="0:0", runtime=None, sources=sources)
+    shown = made["HostConfig"]["Mounts"][1:]
+    assert [(each["Type"], each["Source"], each["Target"]) for each in shown] == [
+        ("bind", "/real", "/data"),
+        ("bind", "/file", "/etc/file"),
+    ]
+    assert all(each["ReadOnly"] and each["BindOptions"]["NonRecursive"] for each in shown)
+
+
+def test_only_a_root_with_an_engine_of_this_machine_has_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for local, user, claimed in ((True, 0, True), (True, 1000, False), (False, 0, False)):
+        monkeypatch.setattr(plan.os, "geteuid", lambda user=user: user)
+        facts = engine(local=local)
+        assert (Capability.MOUNTS in plan.capabilities(facts)) is claimed
+        assert (plan.without_mounts(facts) == "") is claimed

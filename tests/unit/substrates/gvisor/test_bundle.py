@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
-from dutyfree.model import Network, Resources, SandboxSpec
+from dutyfree.model import Mount, Network, Resources, SandboxSpec
 from dutyfree.substrates.gvisor import bundle
 from dutyfree.substrates.gvisor.bundle import Engine, Place
 from dutyfree.substrates.memory_disk import memory_disk_bytes
+from dutyfree.substrates.sources import Source
 
 MIB = 1024 * 1024
 ENGINE = Engine("/usr/bin/runsc", "systrap")
@@ -121,3 +122,26 @@ def test_layers_lie_in_their_order_below_what_is_written() -> None:
 def test_where_a_sandbox_writes() -> None:
     assert PLACE.in_memory
     assert not ON_DISK.in_memory
+
+
+def test_a_directory_is_shown_by_an_overlay_which_nothing_can_be_written_to() -> None:
+    [made] = bundle.shown(PLACE, 3, Source("/a:b,c\\d", True, 1, 2))
+    assert (made.kind, made.target, made.flags & 1) == ("overlay", str(PLACE.shown(3)), 1)
+    assert made.options.startswith(f"lowerdir=/a\\:b\\,c\\\\d:{PLACE.nothing},")
+    assert "upperdir" not in made.options
+
+
+def test_a_file_is_shown_read_only() -> None:
+    made = bundle.shown(PLACE, 0, Source("/file", False, 1, 2))
+    assert [each.flags & 1 for each in made] == [0, 1]
+    assert made[0].source == "/file"
+
+
+def test_what_is_shown_comes_last() -> None:
+    spec = SandboxSpec(mounts=(Mount("/file", "/tmp/file"),))
+    found = bundle.config(
+        PLACE, spec, guest=Path("/g"), resolv_conf=None, own_tmp=True, sources=(Source("/file", False, 1, 2),)
+    )
+    last = json.loads(json.dumps(found))["mounts"][-1]
+    assert (last["source"], last["destination"]) == (str(PLACE.shown(0)), "/tmp/file")
+    assert {"bind", "ro", "nosuid", "nodev"} <= set(last["options"])
