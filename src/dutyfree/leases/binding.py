@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from dutyfree.contract import Sandbox
+from dutyfree.contract import Files, Sandbox
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.secret import Secret
-from dutyfree.model import Capability
+from dutyfree.model import Capability, Egress, User
 from dutyfree.model.environment import CheckedEnvironment, check_env
+from dutyfree.model.user import check_user
 from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"
@@ -38,6 +39,8 @@ MAX_FILES: Final = 64
 MAX_FILES_BYTES: Final = 16 * 1024**2
 MAX_PATH_CHARACTERS: Final = 4096
 _RESERVED: Final = "DUTYFREE_"
+_LEASE_NAME: Final = f"{_RESERVED}LEASE"
+_OWNER_NAME: Final = f"{_RESERVED}OWNER"
 _AT_ONCE: Final = 8
 
 
@@ -76,7 +79,11 @@ class Binding:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Content by absolute path, readable by all users in the sandbox. Snapshots and forks contain them."""
     secret_files: Mapping[str, Secret | str | bytes] = field(default_factory=dict)
-    """Content by absolute path below `/dev/shm`, readable only by root. Snapshots do not contain them."""
+    """Content by absolute path below `/dev/shm`, readable only by `user`. Snapshots do not contain them."""
+    user: User | None = None
+    """The user that the tenant's calls act as, unless they name another; None for root."""
+    egress: Egress | None = None
+    """What its programs may reach, by name."""
 
     def __post_init__(self) -> None:
         secrets = {name: Secret(value) for name, value in self.secrets.items()}
@@ -84,6 +91,12 @@ class Binding:
         _freeze(self, env=self.env, secrets=secrets, files=self.files, secret_files=secret_files)
         _check_environment(self.env, secrets)
         _check_files(self.files, secret_files)
+        if self.user is not None:
+            check_user(self.user)
+        if self.egress is not None:
+            from dutyfree.egress.rules import Rules  # most leases have no egress
+
+            Rules(self.egress)
 
     @property
     def is_secret(self) -> bool:
@@ -91,19 +104,49 @@ class Binding:
         return bool(self.secrets or self.secret_files)
 
     def check(self, capabilities: frozenset[Capability]) -> None:
-        """Raise Unsupported if sandboxes with these capabilities cannot take the files."""
+        """Raise Unsupported if sandboxes with these capabilities cannot take the files, or have no users."""
+        if self.user is not None and Capability.USERS not in capabilities:
+            hint = "cells made by root, containers and microVMs have users; without user=, actions run as root"
+            raise Unsupported(f"sandboxes of this substrate cannot run actions as user {self.user!r}", hint=hint)
         if (self.files or self.secret_files) and Capability.FILES not in capabilities:
             raise Unsupported("sandboxes of this substrate take no files")
         if self.secret_files and Capability.PRIVATE_FILES not in capabilities:
             hint = "pass the secret in the environment, or use a substrate whose sandboxes do not share files"
             raise Unsupported("other sandboxes of this substrate could read a secret file", hint=hint)
+        if self.egress is not None and Capability.EGRESS not in capabilities:
+            raise Unsupported("sandboxes of this substrate have no egress by name", hint="use cells")
 
     def environment(self, lease_id: str, owner: str) -> MaskedEnvironment | CheckedEnvironment:
         """The environment of each action of the lease. An action may replace entries by its own."""
-        identity = {f"{_RESERVED}LEASE": lease_id, f"{_RESERVED}OWNER": owner}
+        identity = {_LEASE_NAME: lease_id, _OWNER_NAME: owner}
+        env = self.env
+        if self.egress is not None:
+            from dutyfree.egress.service import ENVIRONMENT
+
+            env = {**{name: value for name, value in ENVIRONMENT.items() if name not in self.secrets}, **env}
         if self.secrets:
-            return _masked(self.env, self.secrets).under(identity)
-        return CheckedEnvironment({**self.env, **identity})
+            return _masked(env, self.secrets).under(identity)
+        return CheckedEnvironment({**env, **identity} if env else identity)
+
+    def changed(self, changes: Mapping[str, str | Secret | None]) -> Binding:
+        """The same with these entries of the environment replaced, added or, for None, removed.
+
+        A `Secret`, and any value for a name that is secret already, becomes one of the secrets. Raises as a new binding
+        does.
+        """
+        env, secrets = dict(self.env), dict(self.secrets)
+        for name in changes:  # not the values: one may be a secret, and reports of errors show locals
+            if type(name) is not str or not isinstance(changes[name], str | Secret | None):
+                raise InvalidRequest(f"environment entry {name!r}: names are text; values are text, a Secret or None")
+            was_secret = secrets.pop(name, None) is not None
+            env.pop(name, None)
+            if changes[name] is None:
+                _check_reserved(name)
+            elif was_secret or isinstance(changes[name], Secret):
+                secrets[name] = Secret(changes[name] or "")
+            else:
+                env[name] = str(changes[name])
+        return replace(self, env=env, secrets=secrets)
 
     def of_forks(self) -> Binding:
         """The binding of a fork. The fork has the files, but not the secret files, which are in memory."""
@@ -119,12 +162,16 @@ async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capab
     binding.check(capabilities)
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async def write(path: str, content: bytes, mode: int) -> None:
-        async with places:
-            await sandbox.files.write(path, content, mode=mode)
+    private = sandbox.files if binding.user is None else sandbox.files.as_user(binding.user)
 
-    writes = [write(path, content, 0o644) for path, content in binding.files.items()]
-    writes += [write(path, Secret(content).reveal_bytes(), 0o600) for path, content in binding.secret_files.items()]
+    async def write(files: Files, path: str, content: bytes, mode: int) -> None:
+        async with places:
+            await files.write(path, content, mode=mode)
+
+    writes = [write(sandbox.files, path, content, 0o644) for path, content in binding.files.items()]
+    writes += [
+        write(private, path, Secret(content).reveal_bytes(), 0o600) for path, content in binding.secret_files.items()
+    ]
     outcomes = await asyncio.gather(*writes, return_exceptions=True) if writes else ()
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -147,8 +194,7 @@ def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) ->
         raise InvalidRequest(f"{', '.join(both)}: in the environment and among the secrets")
     entries = _masked(env, secrets)
     for name in entries:
-        if name.startswith(_RESERVED):
-            raise InvalidRequest(f"environment entry {name!r}: names with {_RESERVED} are the lease's own")
+        _check_reserved(name)
     check_env(entries)
     size_bytes = sum(len(encode_text(f"{name}={entries[name]}")) + 1 for name in entries)
     if len(entries) > MAX_ENTRIES or size_bytes > MAX_ENVIRONMENT_BYTES:
@@ -157,6 +203,11 @@ def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) ->
             f"{MAX_ENTRIES} of {MAX_ENVIRONMENT_BYTES} bytes can be bound",
             hint="use files for large values",
         )
+
+
+def _check_reserved(name: str) -> None:
+    if name.startswith(_RESERVED):
+        raise InvalidRequest(f"environment entry {name!r}: names with {_RESERVED} are the lease's own")
 
 
 def _check_files(files: Mapping[str, bytes], secret_files: Mapping[str, Secret]) -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 from dutyfree.contract import Sandbox
-from dutyfree.errors import DutyfreeError, LeaseLost
+from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost
+
+
+def another_loop(what: str) -> InvalidRequest:
+    """The error for an object that is used on an event loop which is not its own: there, its calls would hang."""
+    return InvalidRequest(
+        f"{what} of another event loop was used",
+        hint="use a host and its boxes on the loop that opened the host; objects of dutyfree.sync work in every thread",
+    )
 
 
 class Fence:
     """A context manager around each call of a tenant. After `end`, every call raises LeaseLost, also calls in progress.
+
+    It waits for nothing, so that `with` is enough; as the gate of sessions and files it can be used in `async with`.
 
     `end` cancels the calls in progress, because their next step might run in the sandbox of another tenant. If such a
     call still returns an observation or raises an error, the tenant gets LeaseLost instead. When `drained` returns
@@ -22,6 +33,7 @@ class Fence:
 
     def __init__(self, lease_id: str) -> None:
         self._lease_id = lease_id
+        self._loop = asyncio.get_running_loop()
         self._how: str | None = None
         self._calls: dict[asyncio.Task[Any], int] = {}
         """The tasks of calls in progress, with the number of cancellations that each had when it entered."""
@@ -70,20 +82,34 @@ class Fence:
     async def end_after(self, error: DutyfreeError) -> None:
         """Do nothing: a failure does not end the lease, and the guard of the substrate has destroyed the sandbox."""
 
-    async def __aenter__(self) -> None:
-        self.check()
-        task = asyncio.current_task()
+    def __enter__(self) -> None:
+        if self._how is not None:
+            self.check()
+        task = current_task()
         assert task is not None
+        if task.get_loop() is not self._loop:
+            raise another_loop("a box")
         self._calls[task] = task.cancelling()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = current_task()
+        assert task is not None
+        cancelled_before = self._calls.pop(task)
+        if self._how is not None:
+            self._raise_lost(task, cancelled_before, error)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        cancelled_before = self._calls.pop(task)
-        if self._how is None:
-            return
+        self.__exit__(kind, error, trace)
+
+    def _raise_lost(self, task: asyncio.Task[Any], cancelled_before: int, error: BaseException | None) -> None:
+        """Raise LeaseLost in a call during which the lease has ended."""
         if self._empty is not None and not self._calls and not self._empty.done():
             self._empty.set_result(None)
         if task.uncancel() > cancelled_before and isinstance(error, asyncio.CancelledError):

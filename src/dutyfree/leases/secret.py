@@ -80,7 +80,7 @@ class HiddenBytes(bytes):
 
 def conceal(values: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Wrap the caller's secrets, so that no frame of Dutyfree has them as plain text. Other values stay unchanged."""
-    if not isinstance(values, Mapping):
+    if values is None or not isinstance(values, Mapping):
         return values
     return {name: Secret(value) if isinstance(value, str | bytes) else value for name, value in values.items()}
 

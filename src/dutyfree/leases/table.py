@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from dutyfree.errors import InvalidRequest, LeaseLost
 
@@ -39,8 +39,7 @@ class Lease:
     """When it expires, in seconds since 1970; None if it does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(NamedTuple):
     """A lease that has ended, kept for `remember_s`."""
 
     lease: Lease
@@ -252,7 +251,9 @@ def _check_token(lease: Lease, token: int) -> None:
 
 def check_request(owner: str, key: str | None, ttl_s: float) -> None:
     """Raise InvalidRequest for an invalid owner, key or time."""
-    _check_names(owner, key)
+    _check_name("owner", owner)
+    if key is not None:
+        _check_name("key", key)
     _check_ttl(ttl_s)
 
 
@@ -261,7 +262,6 @@ def _check_ttl(ttl_s: float) -> None:
         raise InvalidRequest(f"ttl_s is {ttl_s}; it must be positive")
 
 
-def _check_names(owner: str, key: str | None) -> None:
-    for what, name in (("owner", owner), ("key", key)):
-        if name is not None and len(name) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(f"the {what} has {len(name)} characters; the limit is {MAX_NAME_CHARACTERS}")
+def _check_name(what: str, name: str) -> None:
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(f"the {what} has {len(name)} characters; the limit is {MAX_NAME_CHARACTERS}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from dutyfree.errors import DutyfreeError
 from dutyfree.leases.table import Lease
@@ -60,11 +60,10 @@ class Destroy:
 
 PlannerCommand = Create | Promote | Demote | Reset | Destroy
 
-# Commands from the core to its driver.
+# Commands from the core to its driver. A named tuple is made twice as fast as a frozen dataclass; a lease needs three.
 
 
-@dataclass(frozen=True, slots=True)
-class Start(Generic[G]):
+class Start(NamedTuple, Generic[G]):
     """Begin an operation, and report its end to `PoolCore.finished` by its number."""
 
     number: int
@@ -89,8 +88,7 @@ class Abort:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Give(Generic[G]):
+class Give(NamedTuple, Generic[G]):
     """Give the leased sandbox to the caller of this request."""
 
     request: Request[G]

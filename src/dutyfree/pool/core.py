@@ -36,6 +36,7 @@ from dutyfree.pool.commands import (
 )
 from dutyfree.pool.costs import Costs, Step
 from dutyfree.pool.demand import Announcement, Demand
+from dutyfree.pool.forks import Forks
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.members import Member, Members
 from dutyfree.pool.metrics import HIT, Metrics
@@ -98,6 +99,7 @@ class PoolCore(Generic[G]):
         self.demand = Demand()
         self.metrics = Metrics()
         self.members: Members[G] = Members()
+        self._forks = Forks(options.limits, self.members)
         self.leases = leases if leases is not None else LeaseTable()
         self.queue: RequestQueue[G] = RequestQueue(options.queue, options.queue_per_owner, self.leases.active)
         self._alive = alive
@@ -107,8 +109,6 @@ class PoolCore(Generic[G]):
         """The ladders of `_goals`, for the planner."""
         self._pauses: dict[State, tuple[float, float]] = {}
         """For each state whose last creation failed: the end of the pause before the next creation, and its length."""
-        self._fork_claims: dict[str, int] = {}
-        """The places that `ask_for_forks` has claimed and that are not taken yet, by leased sandbox."""
         self._pauses_end_s = math.inf
         """When the first of the pauses ends that the last plan has seen."""
         self._announced_s = math.inf
@@ -125,18 +125,14 @@ class PoolCore(Generic[G]):
     @property
     def due_s(self) -> float:
         """When the driver should call `tick` next, unless an event comes first; infinite if it need not."""
-        if self.options.policy is Policy.COLD and not self._cold_plan_wanted:
+        if self.options.policy is Policy.COLD and len(self.queue) <= self.members.busy and not self.members.has_free:
+            # A cold pool needs a plan only if a request has no creation, or a sandbox has no request.
             expiry_s = self.leases.next_expiry_s
             return math.inf if expiry_s is None else expiry_s
         if self._changed:
             return self._planned_s + self.options.plan_every_s
         tick_s = self.options.longest_tick_s or self.options.tick_s
         return min(self._planned_s + tick_s, self._pauses_end_s, self._announced_s)
-
-    @property
-    def _cold_plan_wanted(self) -> bool:
-        """Whether a cold pool needs a plan. It does only if a request has no creation, or a sandbox has no request."""
-        return len(self.queue) > self.members.busy or self.members.has_free
 
     # Events: requests and leases.
 
@@ -180,7 +176,7 @@ class PoolCore(Generic[G]):
         """
         member = self.members.leased_member(sandbox)
         self.members.put_returned(member)
-        self._fork_claims.pop(sandbox, None)  # a call that did not end in time may still claim places
+        self._forks.cancel_all(sandbox)  # a call that did not end in time may still claim places
         alive = self._lives(sandbox)
         self.metrics.lost += not alive
         if not clean or not alive:
@@ -210,37 +206,24 @@ class PoolCore(Generic[G]):
         The driver then calls `take_forks` until it returns True, or `cancel_forks`. Raises CapacityError at once if
         leases alone fill the pool: no room would become free while the tenant waits.
         """
-        limits, leased = self.options.limits, self.members.leased + sum(self._fork_claims.values())
-        size = self.members.leased_size + self.members.leased_member(sandbox).size * count
-        if leased + count > limits.sandboxes or not limits.allow(size):
-            message = f"no room for {count} forks: {leased} of {limits.sandboxes} sandboxes are leased"
-            raise CapacityError(message, hint="give the pool more sandboxes or memory", retry_after_s=1.0)
-        self._fork_claims[sandbox] = self._fork_claims.get(sandbox, 0) + count
+        self._forks.claim(sandbox, count)
         self._make_room(now_s)
         return self._done()
 
     def take_forks(self, sandbox: str, count: int) -> bool:
         """Take the claimed places, if they are free. Returns whether they were; False once the lease has ended."""
-        if sandbox not in self._fork_claims:
-            return False
-        limits, size = self.options.limits, self.members.leased_member(sandbox).size
-        if self.members.count + count > limits.sandboxes or not limits.allow(self.members.total_size + size * count):
-            return False
-        self.cancel_forks(sandbox, count)
-        self.members.forks[sandbox] = self.members.forks.get(sandbox, 0) + count
-        return True
+        taken = self._forks.take(sandbox, count)
+        self._changed = self._changed or taken
+        return taken
 
     def cancel_forks(self, sandbox: str, count: int) -> None:
         """Give up places that were claimed and not taken."""
-        left = self._fork_claims.pop(sandbox, 0) - count
-        if left > 0:
-            self._fork_claims[sandbox] = left
+        self._forks.cancel(sandbox, count)
         self._changed = True
 
     def forks_ended(self, sandbox: str, count: int) -> None:
         """Forks of a leased sandbox are gone. Does nothing once the lease has ended."""
-        if sandbox in self.members.forks:
-            self.members.forks[sandbox] -= count
+        if self._forks.ended(sandbox, count):
             self._changed = True
 
     # Events: operations and time.
@@ -320,9 +303,9 @@ class PoolCore(Generic[G]):
         elif found.sandbox is not None:
             self._obey(Promote(found.sandbox, top), now_s)
         elif self._has_room(self._size(top)):
-            self._obey(Create(top), now_s)
-            if self.options.policy is Policy.COLD and self._commands and isinstance(self._commands[-1], Start):
-                self._made_for[self._commands[-1].number] = request
+            number = self._start(OperationKind.CREATE, request.goal, top, None, now_s)
+            if self.options.policy is Policy.COLD:
+                self._made_for[number] = request
 
     @property
     def _is_scarce(self) -> bool:
@@ -338,7 +321,7 @@ class PoolCore(Generic[G]):
 
     def _has_room(self, size: Size) -> bool:
         limits = self.options.limits
-        if self.members.count + sum(self._fork_claims.values()) >= limits.sandboxes:
+        if self.members.count + self._forks.claimed >= limits.sandboxes:
             return False
         if limits.memory_bytes is None and limits.disk_bytes is None:
             return True
@@ -397,7 +380,6 @@ class PoolCore(Generic[G]):
     # Plans and operations.
 
     def _planner_input(self, now_s: float) -> PlannerInput:
-        claimed = sum(self._fork_claims.values())
         return PlannerInput(
             now_s,
             self.options.limits,
@@ -408,7 +390,7 @@ class PoolCore(Generic[G]):
             tuple(self.members.all_idle),
             self.members.returned,
             self.members.operations,
-            self.members.leased + claimed,
+            self.members.leased + self._forks.claimed,
             self.members.leased_size,
             {state: count for state, count in self.queue.counts().items() if not self._paused(state, now_s)},
             self._eviction_clock,
@@ -445,8 +427,11 @@ class PoolCore(Generic[G]):
 
     def _start(
         self, kind: OperationKind, goal: G, state: State, member: Member[G] | None, now_s: float, reason: str = ""
-    ) -> None:
-        """Record the operation and command the driver to begin it. It holds its place in the pool from now on."""
+    ) -> int:
+        """Record the operation and command the driver to begin it. It holds its place in the pool from now on.
+
+        Returns the number of the operation.
+        """
         size = member.size if member is not None else self._size(state)
         number = self.members.begin(Operation(kind, state, now_s, size), goal, member)
         if member is not None:
@@ -454,34 +439,18 @@ class PoolCore(Generic[G]):
         made_in = goal.made_in(state) if member is None else member.made_in
         within_s = self._stuck_after_s(made_in) if kind is OperationKind.CREATE else None
         self._commands.append(Start(number, kind, goal, state, made_in, member, within_s, reason))
+        return number
 
     def _stuck_after_s(self, made_in: State) -> float | None:
         """After which time a creation is stuck. None while the p95 is not reliable: few creations were measured."""
-        known = self.costs.estimate(Step.create(made_in))
-        return max(STUCK_AFTER_S, STUCK_AFTER_P95 * known.p95_s) if known.count >= _KNOWN_CREATIONS else None
+        known = self.costs.measured(Step.create(made_in))
+        if known is None or known.count < _KNOWN_CREATIONS:
+            return None
+        return max(STUCK_AFTER_S, STUCK_AFTER_P95 * known.p95_s)
 
     def _make_room(self, now_s: float) -> None:
-        """Destroy idle and returned sandboxes until the claimed places of forks are free.
-
-        Places whose destruction is in progress count as free: they soon will be.
-        """
-        claimed = sum(self._fork_claims.values())
-        if not claimed:
-            return
-        limits, ending = self.options.limits, 0
-        size = self.members.total_size
-        for sandbox, count in self._fork_claims.items():
-            size += self.members.leased_member(sandbox).size * count
-        for operation in self.members.operations:
-            if operation.kind is OperationKind.DESTROY:
-                ending += 1
-                size -= operation.size
-        missing = self.members.count + claimed - limits.sandboxes - ending
-        for sandbox in self.members.ids():
-            if missing <= 0 and limits.allow(size):
-                return
-            missing -= 1
-            size -= self.members.member(sandbox).size
+        """Destroy idle and returned sandboxes until the claimed places of forks are free."""
+        for sandbox in self._forks.in_the_way():
             self._destroy(sandbox, "evicted", now_s)
 
     def _lives(self, sandbox: str) -> bool:
@@ -499,8 +468,11 @@ class PoolCore(Generic[G]):
 
     def _remember(self, goal: G) -> None:
         top = goal.ladder.top
+        is_known = self._goals.get(top) is goal
         self._goals[top] = goal
         self._goals.move_to_end(top)
+        if is_known:
+            return
         self._ladders[top] = goal.ladder
         if len(self._goals) > MAX_LADDERS:
             del self._ladders[self._goals.popitem(last=False)[0]]

@@ -145,11 +145,16 @@ class Costs:
 
     def estimate(self, operation: Step) -> Estimate:
         """The expected duration: from its own measurements, else from others of its kind, else from `PRIORS`."""
-        track = self._tracks.get(operation)
-        if track is not None:
-            return Estimate(track.mean_s, track.p95_s, track.count)
+        measured = self.measured(operation)
+        if measured is not None:
+            return measured
         mean_s, p95_s = self._guess(operation.kind)
         return Estimate(mean_s, p95_s, 0)
+
+    def measured(self, operation: Step) -> Estimate | None:
+        """The duration by its own measurements; None if there are none."""
+        track = self._tracks.get(operation)
+        return None if track is None else Estimate(track.mean_s, track.p95_s, track.count)
 
     def create_s(self, state: State) -> float:
         """The expected time of a creation from the image of this state."""

@@ -65,4 +65,4 @@ class LadderCache:
 
 
 def _key(what: object, spec: SandboxSpec) -> Hashable:
-    return id(what), spec.resources, spec.network, spec.writes, spec.hostname
+    return id(what), spec.resources, spec.network, spec.writes, spec.hostname, spec.mounts

@@ -57,7 +57,8 @@ class Members(Generic[G]):
         self._leased_size = NO_SIZE
         """The total size of `_leased`. Every plan needs it, so that it is not computed anew each time."""
         self._running: dict[int, Running[G]] = {}
-        self._busy = 0
+        self.busy = 0
+        """Operations in progress that `Limits.at_once` bounds: all but destructions."""
         self._numbers = itertools.count(1)
         self._idle_s: defaultdict[str, float] = defaultdict(float)
         self.forks: dict[str, int] = {}
@@ -107,11 +108,6 @@ class Members(Generic[G]):
     def count(self) -> int:
         """The number of all sandboxes, also of those that are being created or destroyed."""
         return len(self._members) + len(self._running) + self.leased
-
-    @property
-    def busy(self) -> int:
-        """Operations in progress that `Limits.at_once` bounds: all but destructions."""
-        return self._busy
 
     def creations(self, state: State) -> list[int]:
         """The numbers of the creations in progress for this state, the latest last."""
@@ -177,13 +173,13 @@ class Members(Generic[G]):
         """Record that an operation has begun; returns the number that `end` takes."""
         number = next(self._numbers)
         self._running[number] = Running(operation, goal, member)
-        self._busy += operation.kind is not OperationKind.DESTROY
+        self.busy += operation.kind is not OperationKind.DESTROY
         return number
 
     def end(self, number: int) -> Running[G]:
         """Record that an operation has ended."""
         running = self._running.pop(number)
-        self._busy -= running.operation.kind is not OperationKind.DESTROY
+        self.busy -= running.operation.kind is not OperationKind.DESTROY
         return running
 
     def idle_s(self, now_s: float) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dutyfree.pool.planner_input import OperationKind
 
 _KEPT: Final = 4096
 """The number of readiness times that are kept: enough for a p99 of recent requests."""
+_GRANTED: Final = Outcome(OutcomeKind.OBSERVATION)
 HIT: Final = "hit"
 """The rung of a request that found an idle sandbox in exactly the wanted state."""
 
@@ -39,7 +40,7 @@ class Metrics:
     def acquired(self, rung: str, readiness_ms: float, saved_s: float) -> None:
         """Count a granted request, whose sandbox was ready `readiness_ms` after the request came."""
         self.acquires[rung] += 1
-        self.outcomes.count(Outcome(OutcomeKind.OBSERVATION))
+        self.outcomes.count(_GRANTED)
         self._readiness_ms.append(readiness_ms)
         self.readiness_total_ms += readiness_ms
         self.saved_s += saved_s

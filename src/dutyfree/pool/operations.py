@@ -90,14 +90,22 @@ class Operations:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def run_here(self, start: Start[Wanted]) -> None:
-        """Run an operation in the task of the caller, which is cheaper than a task of its own. Cancelling aborts it."""
+    async def run_here(self, start: Start[Wanted]) -> DutyfreeError | None:
+        """Run an operation in the task of the caller, which is cheaper than a task of its own. Returns its error.
+
+        Cancelling aborts a creation. A destruction goes on in a task of its own.
+        """
         task = asyncio.current_task()
         assert task is not None
         cancellations = task.cancelling()
-        await self._run(start)
+        try:
+            error = await self._run(start)
+        except asyncio.CancelledError:
+            self.start(start)
+            raise
         if task.cancelling() > cancellations:
             raise asyncio.CancelledError
+        return error
 
     async def _run(self, start: Start[Wanted]) -> DutyfreeError | None:
         """Run one operation and report its end. The sandbox of a failed one is destroyed before the report."""
@@ -107,6 +115,8 @@ class Operations:
         except DutyfreeError as failure:
             error = failure
         except asyncio.CancelledError:
+            if start.kind is OperationKind.DESTROY:
+                raise
             aborted = True
         except Exception as failure:  # a bug in a substrate must not keep requests waiting for ever
             error = SubstrateFailed(f"a {start.kind} failed: {failure!r}")
@@ -137,12 +147,13 @@ class Operations:
         sandbox = await self._created(start, spans)
         self._observe(Step.create(start.made_in), started_s)
         self.live[sandbox.id] = LiveSandbox(sandbox, spans)
-        try:
-            await self._climb(sandbox.id, start.goal, start.made_in, start.state)
-        except BaseException:
-            with suppress(SubstrateFailed):
-                await self._destroy(sandbox.id)
-            raise
+        if start.made_in != start.state:
+            try:
+                await self._climb(sandbox.id, start.goal, start.made_in, start.state)
+            except BaseException:
+                with suppress(SubstrateFailed):
+                    await self._destroy(sandbox.id)
+                raise
         return sandbox.id
 
     def _observe(self, step: Step, started_s: float) -> None:
@@ -174,15 +185,17 @@ class Operations:
             have = following
 
     async def _destroy(self, sandbox: str) -> None:
-        """Destroy a sandbox. Raises SubstrateFailed after `_DESTRUCTIONS` failed attempts."""
-        live = self.live[sandbox].sandbox
+        """Destroy a sandbox, unless that was done already. Raises SubstrateFailed after `_DESTRUCTIONS` attempts."""
+        live = self.live.get(sandbox)
+        if live is None:
+            return
         for attempt in range(1, _DESTRUCTIONS + 1):
             try:
-                await live.destroy()
+                await live.sandbox.destroy()
                 break
             except SubstrateFailed:
                 if attempt == _DESTRUCTIONS:
-                    del self.live[sandbox]
+                    self.live.pop(sandbox, None)
                     raise
                 await asyncio.sleep(_RETRY_S * attempt)
-        del self.live[sandbox]
+        self.live.pop(sandbox, None)  # `close` may have destroyed it at the same time

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from dutyfree.pool.costs import Costs
 from dutyfree.pool.demand import Demand
@@ -28,8 +29,7 @@ class Idle:
     """The pool's eviction clock (`PlannerInput.clock`) when it became idle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(NamedTuple):
     """A sandbox whose lease has ended. It still contains the files and processes of its tenant."""
 
     sandbox: str
@@ -46,8 +46,7 @@ class OperationKind(StrEnum):
     DESTROY = "destroy"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """An operation in progress. It holds a place and memory in the pool until it ends."""
 
     kind: OperationKind
@@ -80,6 +79,8 @@ class Limits:
         An expected size is only what earlier tenants have used. If it is above the limits, the request must not wait
         for ever.
         """
+        if self.memory_bytes is None and self.disk_bytes is None:
+            return size
         return Size(
             size.memory_bytes if self.memory_bytes is None else min(size.memory_bytes, self.memory_bytes),
             size.disk_bytes if self.disk_bytes is None else min(size.disk_bytes, self.disk_bytes),

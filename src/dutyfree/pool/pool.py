@@ -83,8 +83,6 @@ class Pool:
         self._active: dict[str, Grant] = {}
         """The grants of all leases, by the id of the lease."""
         self._keys = KeyedAcquires(self._withdraw)
-        self._last_destruction: asyncio.Task[DutyfreeError | None] | None = None
-        """The destruction that `_obey` has started last."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop while the pool is open."""
         self._timer: asyncio.TimerHandle | None = None
@@ -115,7 +113,10 @@ class Pool:
             self._refuse(request, SubstrateFailed("the pool was closed while this request waited"))
         ends = (self._take_back(grant, "ended with the pool") for grant in tuple(self._active.values()))
         await asyncio.gather(*ends, return_exceptions=True)
-        await self._operations.close()
+        try:
+            await self._operations.close()
+        finally:
+            await self._grants.drained()
 
     async def acquire(
         self,
@@ -165,15 +166,16 @@ class Pool:
         """
         if self.core.leases.release(grant.lease.id, grant.lease.token) is None:
             return
+        error = None
         if self._active.get(grant.lease.id) is grant and self._grants.end_at_once(grant):
             del self._active[grant.lease.id]
-            destruction = self._returned(grant, clean=True)
+            if (own := self._returned(grant, clean=True)) is not None:
+                error = await self._operations.run_here(own)
         else:
             destruction = await asyncio.shield(self._operations.spawn(self._take_back(grant)))
-        if self._options.policy is Policy.COLD and destruction is not None:
-            error = await asyncio.shield(destruction)
-            if error is not None:
-                raise error
+            error = await asyncio.shield(destruction) if destruction is not None else None
+        if error is not None:
+            raise error
 
     async def release_by_id(self, lease_id: str) -> None:
         """As `release`. Does nothing for a lease that has ended; raises LeaseLost for an unknown one."""
@@ -261,13 +263,7 @@ class Pool:
         """Wait until the core gives the request a sandbox."""
         given: asyncio.Future[Give[Wanted]] = asyncio.get_running_loop().create_future()
         self._waiting[request] = given
-        commands = self.core.acquire(request, self._now())
-        own: Start[Wanted] | None = None
-        if self._options.policy is Policy.COLD and commands:
-            match commands[-1]:
-                case Start(kind=OperationKind.CREATE) as own:  # the creation for this request
-                    commands = commands[:-1]
-        self._obey(commands)
+        own = self._obey_but_own(self.core.acquire(request, self._now()), OperationKind.CREATE)
         try:
             if own is not None:
                 await self._operations.run_here(own)
@@ -310,25 +306,27 @@ class Pool:
         return self._operations.spawn(self._take_back(grant))
 
     async def _take_back(self, grant: Grant, how: str = "has ended") -> asyncio.Task[DutyfreeError | None] | None:
-        """End a grant. Returns the destruction of its sandbox, if that has begun."""
+        """End a grant. With the policy `cold`, returns the destruction of its sandbox."""
         if self._active.pop(grant.lease.id, None) is None:
             return None  # another task ends it already
-        return self._returned(grant, clean=await self._grants.end(grant, how))
+        own = self._returned(grant, clean=await self._grants.end(grant, how))
+        return self._operations.start(own) if own is not None else None
 
-    def _returned(self, grant: Grant, *, clean: bool) -> asyncio.Task[DutyfreeError | None] | None:
-        """Return the sandbox of a grant that has ended to the core. Returns its destruction, if that has begun."""
+    def _returned(self, grant: Grant, *, clean: bool) -> Start[Wanted] | None:
+        """Return the sandbox of a grant that has ended to the core.
+
+        With the policy `cold`, returns the destruction of the sandbox, for the caller to begin.
+        """
         if self._options.policy is not Policy.COLD:
             self._measure(grant)
-        self._last_destruction = None
-        self._obey(self.core.returned(grant.member.id, self._now(), clean=clean))
-        destruction = self._last_destruction
+        own = self._obey_but_own(self.core.returned(grant.member.id, self._now(), clean=clean), OperationKind.DESTROY)
         if self.on_end is not None:
             try:
                 self.on_end(grant)
             except Exception as error:  # a bug in the listener must not fail the tenant's release
                 context = {"message": "a listener of leases failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
-        return destruction
+        return own
 
     def _measure(self, grant: Grant) -> None:
         """Measure the size of the sandbox: later sandboxes in its state are expected to be as large.
@@ -375,12 +373,25 @@ class Pool:
                 self._refuse(request, SubstrateFailed(f"the pool's planner failed: {error!r}"))
             raise
 
+    def _obey_but_own(self, commands: list[CoreCommand[Wanted]], kind: OperationKind) -> Start[Wanted] | None:
+        """Obey the core. With the policy `cold`, the operation of `kind` at the end is returned, and not begun.
+
+        Such an operation belongs to the caller alone, who runs it in its own task.
+        """
+        own: Start[Wanted] | None = None
+        if self._options.policy is Policy.COLD and commands:
+            last = commands[-1]
+            if isinstance(last, Start) and last.kind is kind:
+                own = last
+                commands.pop()
+        self._obey(commands)
+        return own
+
     def _obey(self, commands: list[CoreCommand[Wanted]]) -> None:
         for command in commands:
             match command:
-                case Start(kind=kind):
-                    task = self._operations.start(command)
-                    self._last_destruction = task if kind is OperationKind.DESTROY else self._last_destruction
+                case Start():
+                    self._operations.start(command)
                 case Abort(number):
                     self._operations.abort(number)
                 case Give(request):
@@ -413,6 +424,4 @@ class Pool:
         if self._broken is not None:
             raise SubstrateFailed(f"the pool's planner failed: {self._broken!r}")
 
-    @staticmethod
-    def _now() -> float:
-        return time.monotonic()
+    _now = staticmethod(time.monotonic)

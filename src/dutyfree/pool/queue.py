@@ -124,10 +124,13 @@ class RequestQueue(Generic[G]):
             raise self._pace.refusal(f"{len(own)} requests of {request.owner!r} wait already")
         displaced = self._displace(len(own)) if self._count >= self._capacity else None
         self._turns += 1
-        lines = self._lines.setdefault(request.state, {})
-        lines.setdefault(request.owner, _Line(self._turns)).requests[request] = None
-        self._by_owner.setdefault(request.owner, {})[request] = None
-        self._by_state.setdefault(request.state, {})[request] = None
+        state, owner = request.state, request.owner
+        lines = self._lines.setdefault(state, {})
+        if owner not in lines:
+            lines[owner] = _Line(self._turns)
+        lines[owner].requests[request] = None
+        self._by_owner.setdefault(owner, {})[request] = None
+        self._by_state.setdefault(state, {})[request] = None
         self._count += 1
         return displaced
 
@@ -151,16 +154,18 @@ class RequestQueue(Generic[G]):
 
     def remove(self, request: Request[G]) -> bool:
         """Remove a request. Returns False if it was not in the queue."""
-        if request not in self._by_state.get(request.state, {}):
+        state, owner = request.state, request.owner
+        if request not in self._by_state.get(state, ()):
             return False
-        lines = self._lines[request.state]
-        del lines[request.owner].requests[request]
-        if not lines[request.owner].requests:
-            del lines[request.owner]
-        _discard(self._by_owner, request.owner, request)
-        _discard(self._by_state, request.state, request)
+        lines = self._lines[state]
+        line = lines[owner].requests
+        del line[request]
+        if not line:
+            del lines[owner]
+        _discard(self._by_owner, owner, request)
+        _discard(self._by_state, state, request)
         if not lines:
-            del self._lines[request.state]
+            del self._lines[state]
         self._count -= 1
         self._pace.freed()
         return True

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from dutyfree.pool.costs import Costs
 from dutyfree.pool.planner_input import Abilities, Idle
@@ -26,8 +25,7 @@ class Policy(StrEnum):
     """Always a new sandbox. For comparisons, and for hosts without a pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """How a request is served."""
 
     sandbox: str | None
@@ -36,8 +34,8 @@ class Route:
     """An idle sandbox to destroy first: the policy `no-locality` chose it, and it cannot serve the request."""
     missing: tuple[str, ...]
     """The names of the stages to add, in their order."""
-    expected_s: float
-    """The expected time until the sandbox is ready."""
+    expected_s: float | None
+    """The expected time until the sandbox is ready. None with the policy `cold`, which compares no times."""
     rung: str
     """The name of the rung on which the sandbox is now, or `COLD_RUNG`."""
     why: str
@@ -60,23 +58,24 @@ def route(
     missing stages take longer than a creation: a creation would have to wait for room.
     """
     if policy is Policy.COLD:
-        return _creation(ladder, costs, abilities, "the policy always creates a new sandbox")
+        missing = () if abilities.images else ladder.names[1:]
+        return Route(None, None, missing, None, COLD_RUNG, "the policy always creates a new sandbox")
     if policy is Policy.NO_LOCALITY:
         return _longest_idle(ladder, idle, costs, abilities)
-    cold = _creation(ladder, costs, abilities, "no idle sandbox would be ready sooner than a new one")
+    cold_s = costs.rebuild_s(ladder.top, images=abilities.images)
     names, digests = ladder.names, ladder.top.digests
     missing_s = 0.0
     for depth in range(len(names), 0, -1):
         if depth < len(names):
             missing_s += costs.stage_s(digests[depth])
-            if may_create and missing_s >= cold.expected_s:
+            if may_create and missing_s >= cold_s:
                 break  # on lower rungs even more stages are missing
         idle_here = idle.get(ladder.rungs[depth - 1])
         if idle_here:
             missing = names[depth:]
             why = f"{len(missing)} stages missing" if missing else "just what is wanted"
             return Route(idle_here[0].sandbox, None, missing, missing_s, names[depth - 1], why)
-    return cold
+    return _creation(ladder, costs, abilities, "no idle sandbox would be ready sooner than a new one")
 
 
 def _creation(ladder: Ladder, costs: Costs, abilities: Abilities, why: str, evict: str | None = None) -> Route:

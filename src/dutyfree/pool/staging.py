@@ -91,7 +91,8 @@ class Stager:
     async def create(self, wanted: Wanted, state: State, on_span: SpanListener | None = None) -> Sandbox:
         """A new sandbox in the state `wanted.made_in(state)`. Raises as `Substrate.create`."""
         _, image = wanted.image_of(state)
-        return await self._substrate.create(replace(wanted.spec, image=image), on_span)
+        spec = wanted.spec if wanted.spec.image is image else replace(wanted.spec, image=image)
+        return await self._substrate.create(spec, on_span)
 
     async def promote(
         self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, on_span: SpanListener | None = None
@@ -106,6 +107,8 @@ class Stager:
 
     def bound(self, wanted: Wanted, made_in: State, state: State, binding: Binding) -> Binding:
         """The binding of a lease, with the environment of the stages that are not part of the sandbox's image."""
+        if made_in == state:
+            return binding
         stages = wanted.stages[made_in.depth - 1 : state.depth - 1]
         env = {name: value for stage in stages for name, value in stage.env.items()}
         return replace(binding, env={**env, **binding.env}) if env else binding

@@ -36,7 +36,8 @@ class Wanted:
 
     def made_in(self, state: State) -> State:
         """The state in which a new sandbox is created when `state` is requested; a reset takes it back there."""
-        return state.cut(self.image_of(state)[0])
+        depth = len(self.images)
+        return state.cut(depth) if depth < state.depth else state
 
 
 def plain(spec: SandboxSpec) -> Wanted:
@@ -77,7 +78,14 @@ def check(spec: SandboxSpec) -> None:
 def _shape(spec: SandboxSpec) -> dict[str, object]:
     """The settings that cannot be changed after a sandbox is created."""
     bounds = {name: getattr(spec.resources, name) for name in spec.resources.__slots__}
-    return {"resources": bounds, "network": spec.network.value, "writes": spec.writes.value, "hostname": spec.hostname}
+    mounts = {"mounts": [[str(each.source), each.target] for each in spec.mounts]} if spec.mounts else {}
+    return {
+        "resources": bounds,
+        "network": spec.network.value,
+        "writes": spec.writes.value,
+        "hostname": spec.hostname,
+        **mounts,
+    }
 
 
 def _digest(content: dict[str, object]) -> str:

@@ -40,6 +40,8 @@ async def test_after_the_end_every_call_says_so_and_touches_nothing(cells: Guard
             box.reset,
             box.snapshot,
             lambda: box.fork(2),
+            lambda: box.start(TRUE),
+            box.processes,
             lambda: box.files.read("/a"),
             lambda: box.files.write("/a", b""),
             lambda: box.files.append("/a", b""),

@@ -18,6 +18,7 @@ from dutyfree.errors import (
     DutyfreeError,
     FileFailed,
     InfraFailed,
+    PortFailed,
 )
 from dutyfree.model import Phase
 from dutyfree.pool.outcomes import (
@@ -35,7 +36,7 @@ def every_error(module: ModuleType) -> list[type[DutyfreeError]]:
 
 
 def an(kind: type[DutyfreeError]) -> DutyfreeError:
-    if issubclass(kind, FileFailed):
+    if issubclass(kind, FileFailed | PortFailed):
         return kind("no", errno=2)
     if issubclass(kind, BuildFailed):
         return kind("no", stage="tests")

@@ -101,6 +101,20 @@ async def test_a_cancelled_request_takes_nothing() -> None:
         await pool.release(await pool.acquire(wanted, timeout_s=5))
 
 
+async def test_a_cancelled_release_of_a_cold_pool_still_frees_the_place() -> None:
+    slow = FakeSubstrate(latencies=Latencies(destroy_s=0.2))
+    async with pool_of(slow, sandboxes=1, policy="cold") as (pool, stager):
+        wanted = await plain(stager)
+        grant = await pool.acquire(wanted)
+        releasing = asyncio.create_task(pool.release(grant))
+        await asyncio.sleep(0.05)
+        releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+        assert pool.status().leased == 0
+        await pool.release(await pool.acquire(wanted, timeout_s=5))
+
+
 async def test_a_lease_that_nobody_renews_expires_under_its_tenant() -> None:
     async with pool_of(sandboxes=1) as (pool, stager):
         wanted = await plain(stager)
