@@ -21,11 +21,15 @@ CLASSES = {
     "LocalHost": "dutyfree.client.local",
     "HostPool": "dutyfree.client.host_pool",
     "Box": "dutyfree.client.box",
+    "BoxEgress": "dutyfree.client.egress",
     "Stream": "dutyfree.client.stream",
-    "Session": "dutyfree.contract",
-    "Snapshot": "dutyfree.contract",
-    "Terminal": "dutyfree.contract",
-    "Files": "dutyfree.contract",
+    "Process": "dutyfree.client.process",
+    "Session": "dutyfree.contract.streams",
+    "Snapshot": "dutyfree.contract.sandbox",
+    "Terminal": "dutyfree.contract.streams",
+    "Connection": "dutyfree.contract.connections",
+    "Files": "dutyfree.contract.files",
+    "Watch": "dutyfree.contract.files",
 }
 AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
 """What a function gives that the client is to call and await."""
@@ -128,13 +132,13 @@ class Generator:
         """One method; the kinds differ in how they cross over to the thread."""
         if node.name == "__aenter__":
             self.imports.add(("typing", "Self"))
-            enter = "open" if owner == OWNER else "call"
-            body = f"self._portal.{enter}(self._inner.__aenter__)\nreturn self"
+            enter = "open(self._inner)" if owner == OWNER else "call(self._inner.__aenter__)"
+            body = f"self._portal.{enter}\nreturn self"
             return method("__enter__", "self", "Self", node, body)
         if node.name == "__aexit__":
-            leave = "close" if owner == OWNER else "call"
+            leave = "close()" if owner == OWNER else "call(lambda: self._inner.__aexit__(None, None, None))"
             signature, _ = self.signature(node, module, skip_self=True)
-            body = f"self._portal.{leave}(lambda: self._inner.__aexit__(None, None, None))"
+            body = f"self._portal.{leave}"
             return method("__exit__", f"self, {signature}", "None", node, body)
         if node.name == "__aiter__":
             returns = self.annotation(node.returns, module)
@@ -149,11 +153,14 @@ class Generator:
         if (held := held_by(node)) is not None:
             self.imports.update({("contextlib", "contextmanager"), ("collections.abc", "Iterator")})
             name, returns = ast.unparse(held), f"Iterator[{self.annotation(held, module)}]"
-            value = f"{name}(inner, self._portal)"
+            value = f"{name}(inner, self._portal)" if name in CLASSES else "inner"
             if isinstance(held, ast.Subscript):  # a group of boxes
                 value = f"{ast.unparse(held.value)}([Box(each, self._portal) for each in inner], inner.failures)"
             body = f"{hidden}with self._portal.enter(lambda: {call}) as inner:\n    yield {value}"
             return method(node.name, parameters, returns, node, body, "contextmanager")
+        if node.returns is not None and ast.unparse(node.returns).startswith("AsyncIterator["):
+            body = f"return self._portal.iterate({call})"
+            return method(node.name, parameters, self.annotation(node.returns, module), node, body)
         way = "call" if isinstance(node, ast.AsyncFunctionDef) else "get"
         body = hidden + self.wrapped(node.returns, f"self._portal.{way}(lambda: {call})")
         return method(node.name, parameters, self.annotation(node.returns, module), node, body)
@@ -244,7 +251,8 @@ def held_by(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
     if not isinstance(returns, ast.Subscript):
         return None
     is_manager = ast.unparse(returns.value) == "AbstractAsyncContextManager"
-    return returns.slice if is_manager or has_decorator(node, "asynccontextmanager") else None
+    is_block = has_decorator(node, "asynccontextmanager") or has_decorator(node, "lease_block")
+    return returns.slice if is_manager or is_block else None
 
 
 def has_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

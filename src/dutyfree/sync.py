@@ -14,7 +14,9 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
+from dutyfree.client.box import DEFAULT_PORT_TIMEOUT_S
 from dutyfree.client.box import Box as AsyncBox
+from dutyfree.client.egress import BoxEgress as AsyncBoxEgress
 from dutyfree.client.groups import Group, Rollout
 from dutyfree.client.host import Host as AsyncHost
 from dutyfree.client.host import LeaseOptions, Task, Value
@@ -22,37 +24,52 @@ from dutyfree.client.host_pool import DEFAULT_LASTING_S
 from dutyfree.client.host_pool import HostPool as AsyncHostPool
 from dutyfree.client.local import LocalHost as AsyncLocalHost
 from dutyfree.client.portal import Portal
+from dutyfree.client.ports import Forward
+from dutyfree.client.process import Process as AsyncProcess
 from dutyfree.client.stream import Stream as AsyncStream
-from dutyfree.contract import (
+from dutyfree.contract import DEFAULT_DIAL_TIMEOUT_S, SpanListener, Substrate
+from dutyfree.contract.connections import DEFAULT_CONNECTION_READ_BYTES
+from dutyfree.contract.connections import Connection as AsyncConnection
+from dutyfree.contract.files import (
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
     DEFAULT_FILE_TIMEOUT_S,
     DEFAULT_READ_LIMIT_BYTES,
     DEFAULT_TRANSFER_TIMEOUT_S,
-    SpanListener,
-    Substrate,
 )
-from dutyfree.contract import Files as AsyncFiles
-from dutyfree.contract import Session as AsyncSession
-from dutyfree.contract import Snapshot as AsyncSnapshot
-from dutyfree.contract import Terminal as AsyncTerminal
+from dutyfree.contract.files import Files as AsyncFiles
+from dutyfree.contract.files import Watch as AsyncWatch
+from dutyfree.contract.sandbox import Snapshot as AsyncSnapshot
+from dutyfree.contract.streams import Session as AsyncSession
+from dutyfree.contract.streams import Terminal as AsyncTerminal
 from dutyfree.images.recipes.progress import Progress
 from dutyfree.images.store import Store
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
 from dutyfree.model import (
+    DEFAULT_CHUNK_BYTES,
+    DEFAULT_KEEP_OUTPUT_BYTES,
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
     Capability,
     Chunk,
     Command,
+    Egress,
+    EgressRecord,
+    FileEvent,
     FileInfo,
     Image,
     Isolation,
+    ListeningPort,
+    Metrics,
+    Mount,
     Network,
     Observation,
+    OutputChunk,
+    ProcessInfo,
     Recipe,
     Resources,
     Unenforced,
+    User,
     Writes,
 )
 from dutyfree.pool.grants import Grant
@@ -68,7 +85,22 @@ from dutyfree.substrates.options import (
     VMOptions,
 )
 
-__all__ = ["Box", "Files", "Host", "HostPool", "LocalHost", "Session", "Snapshot", "Stream", "Terminal", "local"]
+__all__ = [
+    "Box",
+    "BoxEgress",
+    "Connection",
+    "Files",
+    "Host",
+    "HostPool",
+    "LocalHost",
+    "Process",
+    "Session",
+    "Snapshot",
+    "Stream",
+    "Terminal",
+    "Watch",
+    "local",
+]
 
 
 @overload
@@ -159,13 +191,13 @@ class Host:
         self._portal = portal
 
     def __enter__(self) -> Self:
-        self._portal.open(self._inner.__aenter__)
+        self._portal.open(self._inner)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.close(lambda: self._inner.__aexit__(None, None, None))
+        self._portal.close()
 
     @property
     def substrate(self) -> str:
@@ -199,13 +231,15 @@ class Host:
         image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
-        network: Network | str = Network.NONE,
+        network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        user: User | None = None,
+        mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
         timeout_s: float | None = None,
@@ -217,16 +251,22 @@ class Host:
         store; by default from the host's own root. `isolation` is the weakest isolation that is allowed; "auto" allows
         that of the substrate.
 
-        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
-        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. The host shares
-        its places fairly between owners; `owner` names the one of this lease. A repeated call with the same `owner` and
-        `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s` bounds the wait for a
-        sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the pool's options,
-        and without a pool never.
+        `network` is a kind of network, or an `Egress`: then the sandbox has none, and its programs reach the named
+        hosts through this process.
 
-        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required,
-        CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a recipe that
-        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
+        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. Commands and
+        `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
+        `mounts` are directories and files of the host that the sandbox sees, read-only.
+
+        The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
+        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
+        bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
+        in the pool's options, and without a pool never.
+
+        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required or has no
+        users, CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a
+        recipe that does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
         """
         secrets = conceal(secrets)
         secret_files = conceal(secret_files)
@@ -242,6 +282,8 @@ class Host:
                     secrets=secrets,
                     files=files,
                     secret_files=secret_files,
+                    user=user,
+                    mounts=mounts,
                     owner=owner,
                     key=key,
                     timeout_s=timeout_s,
@@ -269,13 +311,15 @@ class Host:
         image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
-        network: Network | str = Network.NONE,
+        network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        user: User | None = None,
+        mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
         timeout_s: float | None = None,
@@ -295,6 +339,8 @@ class Host:
                 secrets=secrets,
                 files=files,
                 secret_files=secret_files,
+                user=user,
+                mounts=mounts,
                 owner=owner,
                 key=key,
                 timeout_s=timeout_s,
@@ -460,7 +506,7 @@ class Box:
 
     @property
     def files(self) -> Files:
-        """The sandbox's files, by absolute path."""
+        """The sandbox's files, by absolute path, with the rights of the lease's user; see `Files.as_user`."""
         return Files(self._inner.files, self._portal)
 
     @property
@@ -469,9 +515,22 @@ class Box:
         return self._inner.lease
 
     @property
+    def env(self) -> Mapping[str, str]:
+        """The environment that the lease adds to each action, read-only; printing it masks the values of secrets.
+
+        It is what `set_env` has made of it so far, without the image's own environment.
+        """
+        return self._inner.env
+
+    @property
     def unenforced(self) -> tuple[Unenforced, ...]:
         """The limits of the lease that this machine cannot enforce; empty if it enforces all of them."""
         return self._inner.unenforced
+
+    @property
+    def egress(self) -> BoxEgress:
+        """Rules and journal of what its programs reach. Raises InvalidRequest for a lease without egress by name."""
+        return BoxEgress(self._inner.egress, self._portal)
 
     @property
     def alive(self) -> bool:
@@ -487,15 +546,24 @@ class Box:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        user: User | None = None,
     ) -> Observation:
         """Run a shell line (str) or an argv (list) to its end and return the observation.
 
         A timeout kills the whole process tree and sets `timed_out`; output past the limit is dropped and sets
-        `truncated`. `env` is added to the sandbox's environment. Ctrl-C ends the command, not the sandbox.
+        `truncated`. `env` is added to the sandbox's environment. Ctrl-C ends the command, not the sandbox. It runs
+        as `user`, a name or a uid of the sandbox, by default as the lease's user. Raises InvalidRequest for a user that
+        the sandbox does not have, and Unsupported if the substrate has no users.
         """
         return self._portal.call(
             lambda: self._inner.run(
-                command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, output_limit_bytes=output_limit_bytes
+                command,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                output_limit_bytes=output_limit_bytes,
+                user=user,
             )
         )
 
@@ -508,24 +576,77 @@ class Box:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        user: User | None = None,
     ) -> Stream:
         """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
         return Stream(
             self._portal.get(
                 lambda: self._inner.stream(
-                    command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, output_limit_bytes=output_limit_bytes
+                    command,
+                    timeout_s=timeout_s,
+                    cwd=cwd,
+                    env=env,
+                    stdin=stdin,
+                    output_limit_bytes=output_limit_bytes,
+                    user=user,
                 )
             ),
             self._portal,
         )
 
+    def start(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        timeout_s: float | None = None,
+        keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
+        user: User | None = None,
+    ) -> Process:
+        """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
+
+        With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
+        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` is as in
+        `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a missing `cwd`) raises
+        from `Process.wait` and `Process.output`.
+        """
+        return Process(
+            self._portal.call(
+                lambda: self._inner.start(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    stdin=stdin,
+                    timeout_s=timeout_s,
+                    keep_output_bytes=keep_output_bytes,
+                    user=user,
+                )
+            ),
+            self._portal,
+        )
+
+    def processes(self) -> list[ProcessInfo]:
+        """The background processes of this sandbox by their start: those that run, and the last 256 that finished."""
+        return self._portal.call(lambda: self._inner.processes())
+
+    def process(self, process_id: str) -> Process:
+        """A background process by its id, also one that was started through another box of the same lease.
+
+        Raises InvalidRequest if there is none of that id, or if it finished before the last 256 did.
+        """
+        return Process(self._portal.get(lambda: self._inner.process(process_id)), self._portal)
+
     @contextmanager
-    def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Session]:
+    def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Iterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
-        Raises Unsupported if the substrate has no sessions.
+        `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
-        with self._portal.enter(lambda: self._inner.session(cwd=cwd, env=env)) as inner:
+        with self._portal.enter(lambda: self._inner.session(cwd=cwd, env=env, user=user)) as inner:
             yield Session(inner, self._portal)
 
     @contextmanager
@@ -537,10 +658,87 @@ class Box:
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Iterator[Terminal]:
         """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
-        with self._portal.enter(lambda: self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env)) as inner:
+        with self._portal.enter(
+            lambda: self._inner.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
+        ) as inner:
             yield Terminal(inner, self._portal)
+
+    def dial(self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_DIAL_TIMEOUT_S) -> Connection:
+        """A connection to a TCP port inside the sandbox; close it, or use it in a `with` block.
+
+        Raises PortFailed where no program listens there, and Unsupported if the substrate has no ports.
+        """
+        return Connection(
+            self._portal.call(lambda: self._inner.dial(port, address=address, timeout_s=timeout_s)), self._portal
+        )
+
+    def wait_for_port(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_PORT_TIMEOUT_S
+    ) -> None:
+        """Return once a program listens on the port, which sees one connection that is closed at once.
+
+        Raises PortFailed with ETIMEDOUT if none does so in time.
+        """
+        self._portal.call(lambda: self._inner.wait_for_port(port, address=address, timeout_s=timeout_s))
+
+    def ports(self) -> list[ListeningPort]:
+        """The TCP ports on which programs of the sandbox listen, sorted."""
+        return self._portal.call(lambda: self._inner.ports())
+
+    @contextmanager
+    def forward(
+        self,
+        port: int,
+        *,
+        address: str = "127.0.0.1",
+        local_port: int = 0,
+        local_address: str = "127.0.0.1",
+        timeout_s: float = DEFAULT_DIAL_TIMEOUT_S,
+    ) -> Iterator[Forward]:
+        """A port of this machine (any free one by default) that leads to a port of the sandbox, while the block runs.
+
+        Each connection is made within `timeout_s`, or closed. At most 256 at a time.
+        """
+        with self._portal.enter(
+            lambda: self._inner.forward(
+                port, address=address, local_port=local_port, local_address=local_address, timeout_s=timeout_s
+            )
+        ) as inner:
+            yield inner
+
+    @property
+    def paused(self) -> bool:
+        """Whether the sandbox is paused."""
+        return self._inner.paused
+
+    def pause(self) -> None:
+        """Stop every process of the sandbox until `resume`. Idempotent. The lease goes on, and can expire meanwhile.
+
+        What is under way goes on after `resume`; the pause does not count towards timeouts. New calls raise
+        SandboxPaused meanwhile, but for `reset`, which ends the pause, and for what ends the lease. Raises Unsupported
+        if the substrate cannot pause, and CapacityError if a process cannot be stopped.
+        """
+        self._portal.call(lambda: self._inner.pause())
+
+    def resume(self) -> None:
+        """Let every process of a paused sandbox go on. Idempotent."""
+        self._portal.call(lambda: self._inner.resume())
+
+    def metrics(self) -> Metrics:
+        """What the sandbox uses now, at its peak, and may use; None for what is not measured here."""
+        return self._portal.call(lambda: self._inner.metrics())
+
+    def set_env(self, changes: Mapping[str, str | Secret | None]) -> None:
+        """Change the lease's environment for all later actions, also through other boxes of the lease and its forks.
+
+        None removes an entry. A `Secret`, and any value for a name that is secret already, is masked like the lease's
+        other secrets. All changes are made, or none. Sessions and commands that run keep the environment they have;
+        `reset` brings back that of the beginning of the lease. Raises InvalidRequest, with the limits of leases.
+        """
+        self._portal.call(lambda: self._inner.set_env(changes))
 
     def reset(self) -> None:
         """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
@@ -583,6 +781,46 @@ class Box:
     def destroy(self) -> None:
         """Destroy the sandbox and its forks before the lease ends. Idempotent; raises SubstrateFailed."""
         self._portal.call(lambda: self._inner.destroy())
+
+
+class BoxEgress:
+    """The egress of one box. The journal can be read after the end of the lease, too."""
+
+    _inner: AsyncBoxEgress
+
+    def __init__(self, inner: AsyncBoxEgress, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    @property
+    def rules(self) -> Egress:
+        """The rules of the moment."""
+        return self._inner.rules
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What does not work in this sandbox, with the reason; empty if all does.
+
+        Without a resolver, programs that read no proxy variables reach nothing.
+        """
+        return self._inner.notes
+
+    @property
+    def dropped(self) -> int:
+        """How many records the journal has dropped: it keeps the last 10,000 allowed and 10,000 refused ones."""
+        return self._inner.dropped
+
+    def journal(self) -> list[EgressRecord]:
+        """Every connection, allowed or refused, oldest first; those that last are in it, too."""
+        return self._portal.get(lambda: self._inner.journal())
+
+    def set(self, egress: Egress) -> None:
+        """Change the rules of this box. Connections that the new ones do not allow are closed.
+
+        A fork begins with the rules that its parent has at that moment; a reset keeps them. `max_connections` cannot be
+        changed. Raises InvalidRequest, and LeaseLost once the lease has ended.
+        """
+        self._portal.call(lambda: self._inner.set(egress))
 
 
 class Stream:
@@ -632,6 +870,81 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._portal.call(lambda: self._inner.__aexit__(None, None, None))
+
+
+class Process:
+    """A command that runs in the background of a box until it ends, or until the lease does.
+
+    Nothing that becomes of this object, of its box or of the task that started it ends the process. The end of its
+    output is kept; `output` and `read` give it from any offset, to any number of readers. Every method raises LeaseLost
+    once the lease has ended. If the process was ended by a reset of the sandbox, `wait` and readers that have read all
+    of its output raise SandboxReset; if the infrastructure failed, a subclass of InfraFailed.
+    """
+
+    _inner: AsyncProcess
+
+    def __init__(self, inner: AsyncProcess, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    @property
+    def id(self) -> str:
+        """Its name, unique in the lease: `Box.process` finds it by that."""
+        return self._inner.id
+
+    @property
+    def command(self) -> Command:
+        """The command that was started."""
+        return self._inner.command
+
+    @property
+    def info(self) -> ProcessInfo:
+        """Its state at this moment."""
+        return self._inner.info
+
+    def output(self, offset: int = 0) -> Iterator[OutputChunk]:
+        """The output from `offset` on: first what is kept, then what comes, until the process has ended.
+
+        If the beginning of what is asked for is no longer kept, the first chunk says by `lost_bytes` how much that is;
+        so does a later chunk, if the process writes faster than this reader reads. Leaving the loop ends nothing.
+        Raises InvalidRequest for an offset that is not reached yet.
+        """
+        return self._portal.iterate(self._inner.output(offset))
+
+    def read(
+        self, offset: int, *, limit_bytes: int = DEFAULT_CHUNK_BYTES, timeout_s: float | None = None
+    ) -> OutputChunk | None:
+        """The next output from `offset` on; None if the process has ended and there is no more. Raises as `output`.
+
+        Raises TimeoutError if there is none within `timeout_s`.
+        """
+        return self._portal.call(lambda: self._inner.read(offset, limit_bytes=limit_bytes, timeout_s=timeout_s))
+
+    def write(self, data: bytes) -> None:
+        """Write to the process's input; waits while its buffer is full, and does nothing once the process has ended.
+
+        Raises InvalidRequest after `end_input`, and if the process was started without `stdin=True`.
+        """
+        self._portal.call(lambda: self._inner.write(data))
+
+    def end_input(self) -> None:
+        """Close the process's standard input. Idempotent."""
+        self._portal.call(lambda: self._inner.end_input())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group. Does nothing once it has ended."""
+        self._portal.call(lambda: self._inner.signal(number))
+
+    def kill(self) -> None:
+        """Kill the whole process tree, also processes outside the process group. Does nothing once it has ended."""
+        self._portal.call(lambda: self._inner.kill())
+
+    def wait(self, timeout_s: float | None = None) -> Observation:
+        """Wait for the end and return the observation, whose `stdout` and `stderr` are empty: `output` has them.
+
+        Raises TimeoutError if the process still runs after `timeout_s`; it goes on then.
+        """
+        return self._portal.call(lambda: self._inner.wait(timeout_s))
 
 
 class Session:
@@ -758,6 +1071,56 @@ class Terminal:
         self._portal.call(lambda: self._inner.__aexit__(None, None, None))
 
 
+class Connection:
+    """A byte stream between the host and a program inside the sandbox.
+
+    A side that does not read makes the other wait; it costs no more memory than a window. Its calls raise PortFailed
+    when the program broke the connection off (ECONNRESET), and otherwise as `Sandbox.run` does. Two tasks may use it
+    at a time: one that reads and one that writes.
+    """
+
+    _inner: AsyncConnection
+
+    def __init__(self, inner: AsyncConnection, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Address and port of the program's end."""
+        return self._inner.peer
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Address and port of the guest's end, both inside the sandbox."""
+        return self._inner.local
+
+    def read(self, limit_bytes: int = DEFAULT_CONNECTION_READ_BYTES) -> bytes:
+        """The next bytes, as soon as there are some; empty once the program has closed its side and all was read."""
+        return self._portal.call(lambda: self._inner.read(limit_bytes))
+
+    def write(self, data: bytes) -> None:
+        """Send all of `data`; returns when the guest has room for it. Raises InvalidRequest after `end_input`."""
+        self._portal.call(lambda: self._inner.write(data))
+
+    def end_input(self) -> None:
+        """Close this side: the program reads the end, and may still write. Idempotent."""
+        self._portal.call(lambda: self._inner.end_input())
+
+    def close(self) -> None:
+        """Close both directions at once, and drop what is on its way. Idempotent."""
+        self._portal.call(lambda: self._inner.close())
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(lambda: self._inner.__aexit__(None, None, None))
+
+
 class Files:
     """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
 
@@ -771,6 +1134,14 @@ class Files:
     def __init__(self, inner: AsyncFiles, portal: Portal) -> None:
         self._inner = inner
         self._portal = portal
+
+    def as_user(self, user: User) -> Files:
+        """The same files, with the rights of a user of the sandbox, who owns what is made through them.
+
+        Raises InvalidRequest, and Unsupported without `Capability.USERS`. A user that is not there is InvalidRequest,
+        too, raised by each operation.
+        """
+        return Files(self._portal.get(lambda: self._inner.as_user(user)), self._portal)
 
     def read(
         self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
@@ -827,3 +1198,38 @@ class Files:
         `limit_bytes` is taken.
         """
         self._portal.call(lambda: self._inner.download(path, local, limit_bytes=limit_bytes, timeout_s=timeout_s))
+
+    def watch(self, path: str, *, recursive: bool = False) -> Watch:
+        """Watch a directory; with `recursive`, the tree below it, too. Symlinks in it are not followed.
+
+        Entering the block raises FileFailed (ENOENT, ENOTDIR ...) where there is no directory. A watch is an action
+        without a timeout. Raises Unsupported without `Capability.WATCH`.
+        """
+        return Watch(self._portal.get(lambda: self._inner.watch(path, recursive=recursive)), self._portal)
+
+
+class Watch:
+    """A directory that is watched for the length of an `with` block: an async iterator of its changes.
+
+    Once the block is entered, every later change is seen, or an event of the kind `overflow` says that some were not:
+    a reader that is too slow, or a tree with more directories than are watched, loses events, never in silence.
+    """
+
+    _inner: AsyncWatch
+
+    def __init__(self, inner: AsyncWatch, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def __iter__(self) -> Iterator[FileEvent]:
+        """The changes as they come. Raises FileFailed with ENOENT once the directory itself was removed or moved."""
+        return self._portal.iterate(aiter(self._inner))
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(lambda: self._inner.__aexit__(None, None, None))

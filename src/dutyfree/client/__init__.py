@@ -2,6 +2,7 @@
 
 from dutyfree.client.box import Box
 from dutyfree.client.local import LocalHost, local
+from dutyfree.client.process import Process
 from dutyfree.client.stream import Stream
 
-__all__ = ["Box", "LocalHost", "Stream", "local"]
+__all__ = ["Box", "LocalHost", "Process", "Stream", "local"]

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
+from dutyfree.client.ports import Forward, forward, wait_for_port
+from dutyfree.client.process import Process
 from dutyfree.client.stream import Stream
-from dutyfree.contract import Files, Sandbox, Session, Snapshot, Terminal
-from dutyfree.errors import Unsupported
+from dutyfree.contract import DEFAULT_DIAL_TIMEOUT_S, Connection, Files, Sandbox, Session, Snapshot, Terminal
+from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.binding import bind
+from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import (
+    DEFAULT_KEEP_OUTPUT_BYTES,
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
     Action,
     Command,
+    ListeningPort,
+    Metrics,
     Observation,
+    ProcessInfo,
     Unenforced,
+    User,
 )
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.pool.grants import Grant
+from dutyfree.substrates.guarded.connections import GuardedConnection
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
+
+if TYPE_CHECKING:
+    from dutyfree.client.egress import BoxEgress
+
+UNLIMITED_BYTES: Final = 2**62
+"""The output limit of background processes: their ring is bounded, the output that goes through it is not."""
+DEFAULT_PORT_TIMEOUT_S = 30.0
 
 
 class LeaseKeeper(Protocol):
@@ -53,13 +71,13 @@ class Box:
         self._grant = grant
         self._keeper = keeper
         self._fence = grant.fence
-        self._env = grant.env
         self._sandbox = grant.sandbox
         self._binding = grant.binding
+        self._user = grant.binding.user
         self._restore = grant.restore
         self._is_fork = False
         self._forks: list[Box] = []
-        self._files = GuardedFiles(self._sandbox.files, self._fence)
+        self._files = self._fenced(self._sandbox)
 
     @property
     def id(self) -> str:
@@ -68,7 +86,7 @@ class Box:
 
     @property
     def files(self) -> Files:
-        """The sandbox's files, by absolute path."""
+        """The sandbox's files, by absolute path, with the rights of the lease's user; see `Files.as_user`."""
         return self._files
 
     @property
@@ -77,9 +95,26 @@ class Box:
         return self._grant.lease
 
     @property
+    def env(self) -> Mapping[str, str]:
+        """The environment that the lease adds to each action, read-only; printing it masks the values of secrets.
+
+        It is what `set_env` has made of it so far, without the image's own environment.
+        """
+        return MappingProxyType(self._grant.env)
+
+    @property
     def unenforced(self) -> tuple[Unenforced, ...]:
         """The limits of the lease that this machine cannot enforce; empty if it enforces all of them."""
         return self._sandbox.unenforced
+
+    @property
+    def egress(self) -> BoxEgress:
+        """Rules and journal of what its programs reach. Raises InvalidRequest for a lease without egress by name."""
+        if self._grant.egress is None:
+            raise InvalidRequest("this lease has no egress by name", hint="lease with network=Egress(allow=[...])")
+        from dutyfree.client.egress import BoxEgress
+
+        return BoxEgress(self._grant.egress, self._sandbox, self._fence)
 
     @property
     def alive(self) -> bool:
@@ -95,14 +130,17 @@ class Box:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        user: User | None = None,
     ) -> Observation:
         """Run a shell line (str) or an argv (list) to its end and return the observation.
 
         A timeout kills the whole process tree and sets `timed_out`; output past the limit is dropped and sets
-        `truncated`. `env` is added to the sandbox's environment. Cancelling ends the command, not the sandbox.
+        `truncated`. `env` is added to the sandbox's environment. Cancelling ends the command, not the sandbox. It runs
+        as `user`, a name or a uid of the sandbox, by default as the lease's user. Raises InvalidRequest for a user that
+        the sandbox does not have, and Unsupported if the substrate has no users.
         """
-        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes)
-        async with self._fence:
+        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user)
+        with self._fence:
             return await self._sandbox.run(action)
 
     def stream(
@@ -114,20 +152,62 @@ class Box:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        user: User | None = None,
     ) -> Stream:
         """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
-        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes)
+        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user)
         self._fence.check()
         return Stream(GuardedStream(self._sandbox.stream(action), self._fence))
 
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        timeout_s: float | None = None,
+        keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
+        user: User | None = None,
+    ) -> Process:
+        """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
+
+        With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
+        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` is as in
+        `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a missing `cwd`) raises
+        from `Process.wait` and `Process.output`.
+        """
+        limit_s = MAX_TIMEOUT_S if timeout_s is None else timeout_s
+        action = self._action(command, limit_s, cwd, env, None if stdin else b"", UNLIMITED_BYTES, user)
+        await asyncio.sleep(0)  # others have their turn between the starts of a caller that starts hundreds
+        self._fence.check()
+        table = self._grant.processes(self._sandbox)
+        return Process(table.start(action, keep_output_bytes), self._fence)
+
+    async def processes(self) -> list[ProcessInfo]:
+        """The background processes of this sandbox by their start: those that run, and the last 256 that finished."""
+        self._fence.check()
+        return [each.info() for each in self._grant.processes(self._sandbox).all()]
+
+    def process(self, process_id: str) -> Process:
+        """A background process by its id, also one that was started through another box of the same lease.
+
+        Raises InvalidRequest if there is none of that id, or if it finished before the last 256 did.
+        """
+        self._fence.check()
+        return Process(self._grant.processes(self._sandbox).get(process_id), self._fence)
+
     @asynccontextmanager
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> AsyncIterator[Session]:
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> AsyncIterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
-        Raises Unsupported if the substrate has no sessions.
+        `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
-        async with self._fence:
-            inner = await self._sandbox.session(cwd=cwd, env=self._env.under(env or {}))
+        user = self._user if user is None else user
+        with self._fence:
+            inner = await self._sandbox.session(cwd=cwd, env=self._grant.env.under(env or {}), user=user)
         async with GuardedSession(inner, self._fence) as session:
             yield session
 
@@ -140,13 +220,94 @@ class Box:
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> AsyncIterator[Terminal]:
         """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
-        bound = self._env.under(env or {})
-        async with self._fence:
-            inner = await self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=bound)
+        bound = self._grant.env.under(env or {})
+        user = self._user if user is None else user
+        with self._fence:
+            inner = await self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=bound, user=user)
         async with GuardedTerminal(inner, self._fence) as terminal:
             yield terminal
+
+    async def dial(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_DIAL_TIMEOUT_S
+    ) -> Connection:
+        """A connection to a TCP port inside the sandbox; close it, or use it in a `with` block.
+
+        Raises PortFailed where no program listens there, and Unsupported if the substrate has no ports.
+        """
+        async with self._fence:
+            inner = await self._sandbox.dial(port, address=address, timeout_s=timeout_s)
+        return GuardedConnection(inner, self._fence)
+
+    async def wait_for_port(
+        self, port: int, *, address: str = "127.0.0.1", timeout_s: float = DEFAULT_PORT_TIMEOUT_S
+    ) -> None:
+        """Return once a program listens on the port, which sees one connection that is closed at once.
+
+        Raises PortFailed with ETIMEDOUT if none does so in time.
+        """
+        await wait_for_port(self._dialler(port, address), port, timeout_s)
+
+    async def ports(self) -> list[ListeningPort]:
+        """The TCP ports on which programs of the sandbox listen, sorted."""
+        async with self._fence:
+            return await self._sandbox.listening_ports()
+
+    @asynccontextmanager
+    async def forward(
+        self,
+        port: int,
+        *,
+        address: str = "127.0.0.1",
+        local_port: int = 0,
+        local_address: str = "127.0.0.1",
+        timeout_s: float = DEFAULT_DIAL_TIMEOUT_S,
+    ) -> AsyncIterator[Forward]:
+        """A port of this machine (any free one by default) that leads to a port of the sandbox, while the block runs.
+
+        Each connection is made within `timeout_s`, or closed. At most 256 at a time.
+        """
+        self._fence.check()
+        dial = self._dialler(port, address)
+        async with forward(dial, port, local_port, local_address, timeout_s) as there:
+            yield there
+
+    @property
+    def paused(self) -> bool:
+        """Whether the sandbox is paused."""
+        return self._sandbox.paused
+
+    async def pause(self) -> None:
+        """Stop every process of the sandbox until `resume`. Idempotent. The lease goes on, and can expire meanwhile.
+
+        What is under way goes on after `resume`; the pause does not count towards timeouts. New calls raise
+        SandboxPaused meanwhile, but for `reset`, which ends the pause, and for what ends the lease. Raises Unsupported
+        if the substrate cannot pause, and CapacityError if a process cannot be stopped.
+        """
+        async with self._fence:
+            await self._sandbox.pause()
+
+    async def resume(self) -> None:
+        """Let every process of a paused sandbox go on. Idempotent."""
+        async with self._fence:
+            await self._sandbox.resume()
+
+    async def metrics(self) -> Metrics:
+        """What the sandbox uses now, at its peak, and may use; None for what is not measured here."""
+        async with self._fence:
+            return await self._sandbox.metrics()
+
+    async def set_env(self, changes: Mapping[str, str | Secret | None]) -> None:
+        """Change the lease's environment for all later actions, also through other boxes of the lease and its forks.
+
+        None removes an entry. A `Secret`, and any value for a name that is secret already, is masked like the lease's
+        other secrets. All changes are made, or none. Sessions and commands that run keep the environment they have;
+        `reset` brings back that of the beginning of the lease. Raises InvalidRequest, with the limits of leases.
+        """
+        self._fence.check()
+        self._grant.change_env(changes)
 
     async def reset(self) -> None:
         """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
@@ -154,22 +315,26 @@ class Box:
         Calls in progress raise SandboxReset, and open sessions end. A reset that fails destroys the sandbox. Raises
         Unsupported if the substrate has no reset.
         """
-        async with self._fence:
+        with self._fence:
             await self._sandbox.reset()
             try:
                 if self._restore is not None:
                     await self._restore(self._sandbox)
                 await bind(self._sandbox, self._binding, self._grant.capabilities)
+                if self._grant.egress is not None:
+                    await self._grant.egress.bind(self._sandbox)
             except BaseException:  # a sandbox without some of its stages or files must not be used
                 await self._sandbox.destroy()
                 raise
+            if not self._is_fork:
+                self._grant.restore_env()
 
     async def snapshot(self) -> Snapshot:
         """Take a snapshot of the files; the sandbox goes on. `host.lease(snapshot.image)` starts from the snapshot.
 
         Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
-        async with self._fence:
+        with self._fence:
             self._check_sealed()
             return await self._sandbox.snapshot()
 
@@ -180,7 +345,7 @@ class Box:
         none. In a pool they count against its limits. Raises Unsupported if the substrate has no forks, and
         CapacityError.
         """
-        async with self._fence:
+        with self._fence:
             self._check_sealed()
             await self._keeper.reserve_forks(self._grant, count)
             try:
@@ -220,6 +385,8 @@ class Box:
         was_counted = self._is_fork and self._sandbox.alive
         ends = [self._sandbox.destroy(), *(fork.destroy() for fork in forks)]
         outcomes = await asyncio.gather(*ends, return_exceptions=True)
+        if self._grant.egress is not None:
+            await self._grant.egress.end(self._sandbox)
         if was_counted:
             self._keeper.forks_ended(self._grant, 1)
         elif not self._is_fork and forks:
@@ -227,6 +394,9 @@ class Box:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def _dialler(self, port: int, address: str) -> Callable[[float], Awaitable[Connection]]:
+        return lambda timeout_s: self.dial(port, address=address, timeout_s=timeout_s)
 
     def _action(
         self,
@@ -236,23 +406,31 @@ class Box:
         env: Mapping[str, str] | None,
         stdin: bytes | None,
         output_limit_bytes: int,
+        user: User | None,
     ) -> Action:
         return Action(
             command,
             cwd=cwd,
-            env=self._env.under(env) if env else self._env,
+            env=self._grant.env.under(env) if env else self._grant.env,
             stdin=stdin,
             timeout_s=timeout_s,
             output_limit_bytes=output_limit_bytes,
+            user=self._user if user is None else user,
         )
 
+    def _fenced(self, sandbox: Sandbox) -> GuardedFiles:
+        """The files of a sandbox of this lease, with the rights of the lease's user."""
+        return GuardedFiles(sandbox.files if self._user is None else sandbox.files.as_user(self._user), self._fence)
+
     async def _bind_forks(self, forks: list[Sandbox]) -> None:
-        """Write the secret files into forks: they are in memory, which a fork does not copy."""
-        binding = self._binding.of_forks()
-        if not binding.secret_files:
+        """Write the secret files into forks, which are in memory and not copied; and serve the forks' egress."""
+        binding, egress = self._binding.of_forks(), self._grant.egress
+        if not binding.secret_files and egress is None:
             return
         try:
             await asyncio.gather(*(bind(fork, binding, self._grant.capabilities) for fork in forks))
+            if egress is not None:
+                await asyncio.gather(*(egress.bind(fork, self._sandbox) for fork in forks))
         except BaseException:
             await asyncio.gather(*(fork.destroy() for fork in forks), return_exceptions=True)
             raise
@@ -263,7 +441,7 @@ class Box:
         box._binding = self._binding.of_forks()
         box._restore = None
         box._is_fork = True
-        box._files = GuardedFiles(sandbox.files, self._fence)
+        box._files = self._fenced(sandbox)
         return box
 
     def _check_sealed(self) -> None:

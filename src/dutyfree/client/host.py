@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from dutyfree.client.box import Box
+from dutyfree.client.dropped import lease_block, warn_of_dropped_block
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, Writes
+from dutyfree.model import Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
 
 if TYPE_CHECKING:
     from dutyfree.client.groups import Group, Rollout
@@ -26,13 +27,15 @@ class LeaseOptions(TypedDict, total=False):
     """The keyword arguments of `Host.lease` that groups and maps pass on."""
 
     resources: Resources | None
-    network: Network | str
+    network: Network | Egress | str
     writes: Writes | str
     env: Mapping[str, str] | None
     isolation: Isolation | str
     secrets: Mapping[str, Secret | str] | None
     files: Mapping[str, bytes] | None
     secret_files: Mapping[str, Secret | str | bytes] | None
+    user: User | None
+    mounts: Sequence[Mount]
     owner: str
     timeout_s: float | None
     ttl_s: float | None
@@ -87,13 +90,15 @@ class Host(ABC):
         image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
-        network: Network | str = Network.NONE,
+        network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        user: User | None = None,
+        mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
         timeout_s: float | None = None,
@@ -105,16 +110,22 @@ class Host(ABC):
         store; by default from the host's own root. `isolation` is the weakest isolation that is allowed; "auto" allows
         that of the substrate.
 
-        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
-        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. The host shares
-        its places fairly between owners; `owner` names the one of this lease. A repeated call with the same `owner` and
-        `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s` bounds the wait for a
-        sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the pool's options,
-        and without a pool never.
+        `network` is a kind of network, or an `Egress`: then the sandbox has none, and its programs reach the named
+        hosts through this process.
 
-        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required,
-        CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a recipe that
-        does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
+        `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. Commands and
+        `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
+        `mounts` are directories and files of the host that the sandbox sees, read-only.
+
+        The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
+        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
+        bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
+        in the pool's options, and without a pool never.
+
+        Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required or has no
+        users, CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a
+        recipe that does not build, and SubstrateFailed, GuestMisbehaved or DeadlineExceeded when the creation fails.
         """
 
     @abstractmethod
@@ -129,19 +140,21 @@ class Host(ABC):
     async def release(self, lease_id: str) -> None:
         """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
 
-    @asynccontextmanager
+    @lease_block
     async def lease(
         self,
         image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
-        network: Network | str = Network.NONE,
+        network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        user: User | None = None,
+        mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
         timeout_s: float | None = None,
@@ -159,6 +172,8 @@ class Host(ABC):
             secrets=secrets,
             files=files,
             secret_files=secret_files,
+            user=user,
+            mounts=mounts,
             owner=owner,
             key=key,
             timeout_s=timeout_s,
@@ -166,6 +181,9 @@ class Host(ABC):
         )
         try:
             yield box
+        except GeneratorExit:
+            warn_of_dropped_block()
+            raise
         finally:
             await box.close()
 

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from dutyfree.client.box import Box
+from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.binding import NOTHING, Binding
+from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Capability, Image, Isolation, Network, Recipe, Resources, SandboxSpec, Writes
+from dutyfree.model import (
+    Capability,
+    Egress,
+    Image,
+    Isolation,
+    Mount,
+    Network,
+    Recipe,
+    Resources,
+    SandboxSpec,
+    User,
+    Writes,
+)
 from dutyfree.pool.options import WITHOUT_A_POOL
 
 if TYPE_CHECKING:
@@ -148,6 +162,7 @@ class LocalHost(Host):
         self._has_pool = pool is not None
         self._pool_options = pool if pool is not None else WITHOUT_A_POOL
         self._leasing: Leasing | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: HostPool | None = None
         self._group_lock = asyncio.Lock()
         """Groups lease their sandboxes one group after the other. Two groups that each hold some of the pool's last
@@ -157,7 +172,7 @@ class LocalHost(Host):
         if self._substrate is not None:
             raise InvalidRequest("this host is open already")
         guarded = await self._open_substrate()
-        self._substrate = guarded
+        self._substrate, self._loop = guarded, asyncio.get_running_loop()
         try:
             self._leasing = await self._open_leasing(guarded)
         except BaseException:
@@ -197,6 +212,8 @@ class LocalHost(Host):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._substrate is not None and asyncio.get_running_loop() is not self._loop:
+            raise another_loop("a host")
         leasing, self._leasing, self._pool = self._leasing, None, None
         substrate = self._substrate
         try:
@@ -291,13 +308,15 @@ class LocalHost(Host):
         image: Recipe | Image | str | None = None,
         *,
         resources: Resources | None = None,
-        network: Network | str = Network.NONE,
+        network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        user: User | None = None,
+        mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
         timeout_s: float | None = None,
@@ -305,17 +324,30 @@ class LocalHost(Host):
     ) -> Box:
         secrets, secret_files = conceal(secrets), conceal(secret_files)
         leasing = self._opened_leasing()
+        if asyncio.get_running_loop() is not self._loop:
+            raise another_loop("a host")
         _check_isolation(isolation, self._opened())
+        egress = network if isinstance(network, Egress) else None
+        if isinstance(network, Egress):
+            network = Network.NONE  # the sandbox has none, and can be a warm one: its egress belongs to the lease
         spec = DEFAULT_SPEC
-        if resources is not None or network is not Network.NONE or writes is not Writes.MEMORY:
+        if resources is not None or network is not Network.NONE or writes is not Writes.MEMORY or mounts:
             spec = SandboxSpec(
                 resources=resources if resources is not None else DEFAULT_SPEC.resources,
                 network=_choice(Network, network, "network"),
                 writes=_choice(Writes, writes, "writes"),
+                mounts=tuple(mounts),
             )
         binding = NOTHING
-        if env or secrets or files or secret_files:
-            binding = Binding(env=env or {}, secrets=secrets or {}, files=files or {}, secret_files=secret_files or {})
+        if env or secrets or files or secret_files or user is not None or egress is not None:
+            binding = Binding(
+                env=env or {},
+                secrets=secrets or {},
+                files=files or {},
+                secret_files=secret_files or {},
+                user=user,
+                egress=egress,
+            )
         timeout_s = self._pool_options.timeout_s if timeout_s is None else timeout_s
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
@@ -323,7 +355,9 @@ class LocalHost(Host):
         wanted = await leasing.find(self._image(image), spec, timeout_s)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
-        return Box(grant, leasing.pool)
+        box = Box(grant, leasing.pool)
+        watch_box(box, grant.fence, grant.lease.id)
+        return box
 
     async def get(self, lease_id: str) -> Box:
         pool = self._opened_leasing().pool

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
+from dutyfree.client.dropped import warn_of_dropped_block
 from dutyfree.errors import InvalidRequest, SandboxGone
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CANCEL_WAIT_S = 10.0
 """How long an interrupted caller waits for the call to end inside the sandbox."""
 
+EXIT_WAIT_S = 0.8
+"""How long the interpreter's exit waits for a host that was left open. The substrate's own reaper does the rest."""
+
 _END = object()
+_open_portals: Final[weakref.WeakSet[Portal]] = weakref.WeakSet()
 
 
 class Portal:
@@ -32,9 +40,15 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leave: asyncio.Event | None = None
         self._pid = 0
+        self._host: AbstractAsyncContextManager[object] | None = None
+        self._exited = False
+        """Whether the interpreter's exit has closed it. What is still open then ends in silence."""
 
-    def open(self, start: Callable[[], Awaitable[object]]) -> None:
-        """Start the thread and run `start` on it. If `start` raises, the thread ends."""
+    def open(self, host: AbstractAsyncContextManager[object]) -> None:
+        """Start the thread and enter `host` on it. If that raises, the thread ends.
+
+        A host that is still open when the interpreter exits is left then.
+        """
         if self._thread is not None:
             raise InvalidRequest("this host is open already")
         started = threading.Event()
@@ -44,17 +58,37 @@ class Portal:
         self._thread.start()
         started.wait()
         try:
-            self.call(start)
+            self.call(host.__aenter__)
         except BaseException:
             self._stop()
             raise
+        self._host = host
+        if not _open_portals:
+            # Once, and last: handlers run in reverse order, and those of others may remove what hosts need to end.
+            atexit.unregister(_leave_open_hosts)
+            atexit.register(_leave_open_hosts)
+        _open_portals.add(self)
 
-    def close(self, end: Callable[[], Awaitable[object]]) -> None:
-        """Run `end` on the thread, then end the thread."""
+    def close(self) -> None:
+        """Leave the host on the thread, then end the thread."""
         try:
-            self.call(end)
+            self.call(self._leave_host)
         finally:
             self._stop()
+
+    def leave_at_exit(self) -> Future[None] | None:
+        """Begin to leave the host while the interpreter exits. None if it is not open in this process."""
+        loop = self._loop
+        if loop is None or os.getpid() != self._pid:
+            return None
+        self._exited = True
+        loop.call_soon_threadsafe(loop.set_default_executor, _InlineExecutor())
+        return asyncio.run_coroutine_threadsafe(self._leave_host(), loop)
+
+    async def _leave_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            await host.__aexit__(None, None, None)
 
     def call(self, start: Callable[[], Awaitable[T]]) -> T:
         """Run `start` on the thread, and return its result or raise its exception."""
@@ -107,9 +141,14 @@ class Portal:
         value = self.call(manager.__aenter__)
         try:
             yield value
+        except GeneratorExit:
+            if not self._exited:
+                warn_of_dropped_block()
+            raise
         finally:
             # The block's exception is not passed on: a KeyboardInterrupt inside a task would end the event loop.
-            self.call(lambda: manager.__aexit__(None, None, None))
+            if not self._exited:
+                self.call(lambda: manager.__aexit__(None, None, None))
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """The items of an async generator. Leaving the loop over them closes the generator."""
@@ -117,7 +156,7 @@ class Portal:
             while (item := self.call(lambda: anext(source, _END))) is not _END:
                 yield item  # type: ignore[misc]
         finally:
-            if (aclose := getattr(source, "aclose", None)) is not None:
+            if (aclose := getattr(source, "aclose", None)) is not None and not self._exited:
                 self.call(aclose)
 
     def plain(self, work: Callable[..., T], box: Callable[[Any, Portal], Any]) -> Callable[..., Awaitable[T]]:
@@ -171,6 +210,25 @@ class Portal:
     def _stop(self) -> None:
         loop, leave, thread = self._loop, self._leave, self._thread
         self._loop = self._leave = self._thread = None
+        _open_portals.discard(self)
         if loop is not None and leave is not None and thread is not None:
             loop.call_soon_threadsafe(leave.set)
             thread.join(CANCEL_WAIT_S)
+
+
+class _InlineExecutor(ThreadPoolExecutor):
+    """Runs work in the thread that submits it: no thread can be started while the interpreter exits."""
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+
+def _leave_open_hosts() -> None:
+    # Daemon threads still run here, and stop soon after: a call that waits for them later would wait for ever.
+    leaving = [left for portal in list(_open_portals) if (left := portal.leave_at_exit()) is not None]
+    wait(leaving, EXIT_WAIT_S)

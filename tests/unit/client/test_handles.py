@@ -9,6 +9,7 @@ import pytest
 
 import dutyfree
 from dutyfree import sync
+from dutyfree.substrates.fake import Latencies
 
 POOLS = [None, dutyfree.PoolOptions(sandboxes=4)]
 pytestmark = pytest.mark.parametrize("pool", POOLS, ids=["without a pool", "with a pool"])
@@ -46,11 +47,32 @@ async def test_close_ends_the_lease_also_under_a_call(pool: dutyfree.PoolOptions
         assert host.leases() == []
 
 
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+async def test_an_end_that_is_cut_off_still_destroys_the_sandbox(pool: dutyfree.PoolOptions | None, ends: str) -> None:
+    """A caller is cancelled in the middle of `close`, or the whole host ends meanwhile."""
+    latencies = Latencies(destroy_s=0.2, reset_s=0.2)
+    async with dutyfree.local("fake", pool=pool, latencies=latencies) as host:
+        box = await host.acquire()
+        closing = asyncio.create_task(box.close())
+        await asyncio.sleep(0.05)
+        if ends == "cancelled":
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            another = await host.acquire()
+            assert another.alive
+            await asyncio.wait_for(another.close(), 5)
+    await asyncio.wait({closing}, timeout=5)
+    assert closing.done()
+    assert closing.cancelled() or closing.exception() is None
+    assert not box._sandbox.alive
+
+
 async def test_leases_of_two_hosts_have_different_ids_and_growing_tokens(pool: dutyfree.PoolOptions | None) -> None:
     leases = []
     for _ in range(2):
         async with dutyfree.local("process", pool=pool) as host:
-            leases += [(await host.acquire()).lease for _ in range(2)]
+            boxes = [await host.acquire() for _ in range(2)]
+            leases += [box.lease for box in boxes]
     assert len({lease.id for lease in leases}) == 4
     assert [lease.token for lease in leases] == sorted(lease.token for lease in leases)
 
@@ -72,7 +94,8 @@ async def test_the_same_key_gives_the_same_lease(pool: dutyfree.PoolOptions | No
     async with dutyfree.local("process", pool=pool) as host:
         boxes = await asyncio.gather(*(host.acquire(owner="ann", key="task 7") for _ in range(3)))
         assert len({box.lease.id for box in boxes}) == 1
-        assert (await host.acquire(owner="bob", key="task 7")).lease.id != boxes[0].lease.id
+        other = await host.acquire(owner="bob", key="task 7")
+        assert other.lease.id != boxes[0].lease.id
         await boxes[0].close()
         with pytest.raises(dutyfree.LeaseLost):
             await host.acquire(owner="ann", key="task 7")
