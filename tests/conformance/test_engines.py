@@ -26,9 +26,12 @@ from support.engines import OTHER_MACHINES, engine
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.flaky(reruns=1)]
 
-PATH_CHECKS = ("run.", "streaming.", "timeouts.", "cancellation.", "files.", "sessions.", "accounting.", "attribution.")
+PATH_CHECKS = (
+    *("run.", "streaming.", "background.", "timeouts.", "cancellation.", "files.", "sessions.", "accounting."),
+    "attribution.",
+)
 """What an action path decides; all the rest is the same on both."""
-EXEC_CHECKS = ("run.", "timeouts.", "attribution.", "accounting.")
+EXEC_CHECKS = ("run.", "background.", "timeouts.", "attribution.", "accounting.", "pausing.", "watching.")
 """What an engine's own way to run a command decides of that; the rest is judged without one, on `bare`."""
 
 CROSSING_CHECKS = (

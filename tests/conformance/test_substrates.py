@@ -33,7 +33,7 @@ SUBJECTS = [
     for name, everywhere in (("fake", True), ("process", True), ("cell", False))
     for guarded in (False, True)
 ]
-GUARDED = ("lifecycle.", "cancellation.", "attribution.", "reset.", "snapshot.", "fork.")
+GUARDED = ("lifecycle.", "background.", "cancellation.", "attribution.", "reset.", "snapshot.", "fork.")
 """What the guard has a hand in; the engines are put to all checks through it."""
 
 

@@ -44,9 +44,10 @@ def test_ids_are_unique_and_every_check_makes_a_promise() -> None:
 def test_every_topic_of_the_contract_has_checks() -> None:
     topics = {one.id.partition(".")[0] for one in all_checks()}
     assert topics == {
-        "lifecycle", "run", "streaming", "files", "sessions", "terminals", "timeouts", "cancellation", "limits",
-        "concurrency", "attribution", "accounting", "leaks", "capabilities", "reset", "snapshot", "fork", "images",
-    }  # fmt: skip
+        *("lifecycle", "run", "streaming", "background", "files", "sessions", "terminals", "timeouts", "cancellation"),
+        *("limits", "concurrency", "attribution", "accounting", "leaks", "capabilities", "reset", "snapshot", "fork"),
+        *("images", "users", "ports", "egress", "mounts", "watching", "pausing", "metrics"),
+    }
 
 
 def test_every_known_gap_is_about_a_check_that_exists() -> None:

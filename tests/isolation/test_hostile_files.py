@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -48,6 +49,13 @@ CALLS: dict[str, Call] = {
 }
 
 
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @pytest.fixture
 async def box() -> AsyncIterator[dutyfree.Box]:
     async with dutyfree.local("cell") as host, host.lease() as box:
@@ -65,6 +73,7 @@ async def test_a_stopped_helper_costs_a_call_its_time_and_nothing_else(
     await box.files.write("/tmp/big", bytes(16 * MIB))
     await box.run("mkdir /tmp/many; cd /tmp/many; seq 20000 | xargs touch", timeout_s=30)
     for _ in range(20):  # the stopper may come too late
+        remove(local / "copy")  # of a call that it did not hold up
         async with box.stream(["python3", "/tmp/stopper.py"], timeout_s=20) as stopper:
             start = time.monotonic()
             try:

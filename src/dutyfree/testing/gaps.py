@@ -58,6 +58,10 @@ KNOWN_PROBE_GAPS = (
         KnownGap("docker", f"exhaustion.{probe}-buffers", "runc sets no limit for socket buffers", cgroups_v1=True)
         for probe in ("udp", "tcp")
     ),
+    *(
+        KnownGap("docker", f"mounts.{probe}", "a container has the host's own inodes in what is mounted")
+        for probe in ("sockets", "pipes", "locks")
+    ),
     KnownGap("docker", "exhaustion.terminals", "Docker mounts /dev/pts without a limit"),
     *(
         KnownGap(
@@ -80,6 +84,8 @@ KNOWN_PROBE_GAPS = (
             ("ordinary.calls", "gVisor has no pidfd_open"),
             ("ordinary.terminal", "opening /dev/tty fails in gVisor"),
             ("guest.look-at-descriptors", "gVisor shows /proc/1/fd to the sandbox's root"),
+            ("accounts.guest-descriptors", "gVisor shows the names in /proc/PID/fd to every user"),
+            ("accounts.environment", "gVisor lets every user read /proc/PID/environ of all processes"),
         )
     ),
 )

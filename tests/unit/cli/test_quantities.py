@@ -84,6 +84,7 @@ def test_every_option_for_a_duration_or_a_size_is_read_the_same_way() -> None:
         *(
             "doctor --timeout",
             "run --timeout",
+            "forward --wait",
             "bench --time-limit",
             "bench --trial-timeout",
             "image prune --older-than",
@@ -91,7 +92,8 @@ def test_every_option_for_a_duration_or_a_size_is_read_the_same_way() -> None:
         *("project --latency", "advise --work-s", "top --every"),
     }
     assert {f"{path} {each.option_strings[0]}" for path, each in SIZES} == {
-        *("run --memory", "run --disk", "shell --memory", "shell --disk", "image prune --keep", "advise --memory"),
+        *("run --memory", "run --disk", "shell --memory", "shell --disk", "forward --memory", "forward --disk"),
+        *("image prune --keep", "advise --memory"),
     }
     for _, each in TIMES:
         prefix, expected = ("a=", ("a", 90)) if str(each.metavar).startswith("NAME=") else ("", 90)

@@ -7,7 +7,7 @@ from functools import partial
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.model import Capability, Image, SandboxSpec
+from dutyfree.model import Action, Capability, Image, SandboxSpec
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, run
@@ -46,4 +46,10 @@ def _calls(box: Sandbox) -> tuple[tuple[Capability, str, Callable[[], Awaitable[
         (Capability.RESET, "reset", box.reset),
         (Capability.SNAPSHOT, "snapshot", box.snapshot),
         (Capability.FORK, "fork", partial(box.fork, 1)),
+        (Capability.USERS, "an action with a user", partial(box.run, Action(["true"], user=4711))),
+        (Capability.PORTS, "dial", partial(box.dial, 1)),
+        (Capability.PORTS, "listen", partial(box.listen, 0)),
+        (Capability.PORTS, "datagrams", partial(box.datagrams, 0)),
+        (Capability.PORTS, "listening_ports", box.listening_ports),
+        (Capability.PAUSE, "pause", box.pause),
     )

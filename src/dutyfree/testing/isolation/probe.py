@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.failure import await_on_failure
-from dutyfree.model import Action, Capability, Command, Isolation, Observation, SandboxSpec
+from dutyfree.model import Action, Capability, Command, Isolation, Observation, SandboxSpec, User
 from dutyfree.testing.isolation.program import Answer, Verdict, parse_answer, read_answer
 
 ASK_TIMEOUT_S = 20.0
@@ -59,9 +59,9 @@ class Scene:
         """Run a command in the sandbox."""
         return await self.sandbox.run(Action(command, timeout_s=timeout_s))
 
-    async def ask(self, *question: str, of: Sandbox | None = None) -> Answer:
+    async def ask(self, *question: str, of: Sandbox | None = None, user: User | None = None) -> Answer:
         """Run the probe program in the sandbox, or in another one of the same substrate."""
-        action = Action([f"{self.home}/probe", *question], timeout_s=ASK_TIMEOUT_S)
+        action = Action([f"{self.home}/probe", *question], timeout_s=ASK_TIMEOUT_S, user=user)
         return _raise_if_broken(read_answer(" ".join(question), await (of or self.sandbox).run(action)))
 
     async def ask_host(self, *question: str) -> Answer:

@@ -136,11 +136,15 @@ static void open_terminals(char **arguments)
     report_count(opened);
 }
 
-/* Both kinds of lock that a child inherits with the file; -1 with errno. */
+/* Both kinds of lock that a child inherits with the file, shared ones where it cannot be written to; -1 with errno. */
 static int lock(const char *path)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0 && errno == EROFS) {
+        file = open(path, O_RDONLY | O_CLOEXEC);
+        whole.l_type = F_RDLCK;
+    }
     return file < 0 || flock(file, LOCK_EX | LOCK_NB) < 0 ? -1 : fcntl(file, F_OFD_SETLK, &whole);
 }
 

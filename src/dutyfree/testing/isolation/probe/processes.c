@@ -11,6 +11,7 @@
 #include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -246,7 +247,21 @@ static void protect_from_oom(char **arguments)
     judge(write(file, "-1000", 5));
 }
 
+/* Sends a signal to all processes that this one may signal, over and over. */
+static void signal_all_for(char **arguments)
+{
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += number(arguments[1]) / 1000 + 1;
+    do {
+        (void)kill(-1, (int)number(arguments[0]));
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec);
+    allowed("all were signalled");
+}
+
 const struct probe process_probes[] = {
+    {"signal-all-for", 2, signal_all_for},
     {"find-in-processes", 2, find_in_processes},
     {"signal-process", 2, signal_process},
     {"every-signal", 1, every_signal},
