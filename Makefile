@@ -69,7 +69,7 @@ unit: native
 hosts: native
 	$(PYTEST) -q -raR $(BESIDE) tests/hosts
 
-rootless: CELL_TESTS := diagnosis holes inheritance netlink programs root snapshot standstill
+rootless: CELL_TESTS := diagnosis holes inheritance netlink programs root shown snapshot standstill users watch
 rootless: ROOTLESS := tests/unit/archive tests/unit/images tests/unit/substrates/cell tests/integration/images/recipes/test_build.py
 rootless: ROOTLESS += $(CELL_TESTS:%=tests/integration/substrates/cell/test_%.py)
 rootless: native
@@ -103,6 +103,7 @@ bench-all: native
 	$(BIN)/python benchmarks/images.py
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py
+	$(BIN)/python benchmarks/background.py
 	$(BIN)/python benchmarks/grpo.py
 	$(BIN)/python benchmarks/simulation.py
 	$(MAKE) --no-print-directory bench-engines

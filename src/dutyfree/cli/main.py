@@ -9,12 +9,26 @@ import sys
 from collections.abc import Sequence
 
 from dutyfree import __version__
-from dutyfree.cli import advise, bench, compare, doctor, image, pool, project, report, run, shell, simulate, top
+from dutyfree.cli import (
+    advise,
+    bench,
+    compare,
+    doctor,
+    forward,
+    image,
+    pool,
+    project,
+    report,
+    run,
+    shell,
+    simulate,
+    top,
+)
 from dutyfree.cli.outcome import ExitCode, report_error
 from dutyfree.errors import BuildFailed, DutyfreeError
 from dutyfree.formatting import last_lines
 
-COMMANDS = (doctor, run, shell, image, bench, report, compare, project, advise, simulate, pool, top)
+COMMANDS = (doctor, run, shell, forward, image, bench, report, compare, project, advise, simulate, pool, top)
 SHOWN_LOG_LINES = 30
 
 
@@ -45,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="dutyfree",
         description="Isolated sandboxes in milliseconds, without a daemon or an image; and measurements of their cost.",
         epilog="exit codes: 0 done, 1 the check or build failed, 2 wrong usage, 3 infrastructure failure; "
-        "`run` and `shell` pass the command's own code on",
+        "`run`, `shell` and `forward` pass the command's own code on",
     )
     parser.add_argument("--version", action="version", version=f"dutyfree {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dutyfree.cli.outcome import describe_unenforced
 from dutyfree.cli.quantities import SIZES, or_none, positive, size_bytes
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Image, Network, Resources, Writes
+from dutyfree.model import Egress, Image, Mount, Network, Resources, Writes
 
 if TYPE_CHECKING:
     from dutyfree.client import Box, LocalHost
@@ -47,6 +47,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     sandbox.add_argument(
         "--network", choices=[str(each) for each in Network], default="none", help="network access (default: none)"
     )
+    _add_egress_options(sandbox)
     sandbox.add_argument(
         "--memory",
         type=or_none(size_bytes),
@@ -75,6 +76,14 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         default="memory",
         help="where its writes are kept: in memory (the default) or on disk",
     )
+    sandbox.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        type=mount,
+        metavar="SOURCE:TARGET",
+        help="show a directory or file of this machine at a path of the sandbox, read-only (may be repeated)",
+    )
     action = parser.add_argument_group("command")
     action.add_argument(
         "--env",
@@ -84,7 +93,67 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         help="add to the environment; NAME alone takes this shell's value (may be repeated)",
     )
     action.add_argument("--cwd", metavar="DIR", help="working directory inside the sandbox (default: the image's)")
+    action.add_argument(
+        "--user",
+        metavar="USER",
+        help="run as this user of the sandbox: NAME, UID, NAME:GROUP or UID:GID (default: root)",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no warnings")
+
+
+def mount(text: str) -> Mount:
+    """The mount that an option describes; a relative source starts at the working directory."""
+    source, colon, target = text.rpartition(":")
+    if not colon or not source:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form SOURCE:TARGET")
+    try:
+        return Mount(os.path.abspath(source), target)  # noqa: PTH100 - `resolve` would follow links already now
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_egress_options(sandbox: argparse._ArgumentGroup) -> None:
+    patterns = "NAME, '*.NAME' or an address, with or without :PORT (may be repeated)"
+    sandbox.add_argument(
+        "--allow", action="append", default=[], metavar="NAME", help=f"let it reach this host and no other: {patterns}"
+    )
+    sandbox.add_argument(
+        "--deny", action="append", default=[], metavar="NAME", help="refuse this host, although --allow has it"
+    )
+    sandbox.add_argument(
+        "--private", action="append", default=[], metavar="NAME", help="as --allow, also at private addresses"
+    )
+    sandbox.add_argument(
+        "--egress-journal", metavar="FILE", help="write what it reached, and was refused, as JSON lines; - is stderr"
+    )
+
+
+def egress(options: argparse.Namespace) -> Egress | None:
+    """The egress by name that the options describe; None without any. Raises InvalidRequest."""
+    if not (options.allow or options.deny or options.private):
+        if options.egress_journal is not None:
+            raise InvalidRequest("there is no egress to write about", hint="add --allow NAME")
+        return None
+    if options.network != Network.NONE:
+        raise InvalidRequest("--allow, --deny and --private need --network none, which is the default")
+    return Egress(allow=options.allow, deny=options.deny, private=options.private)
+
+
+def write_egress_journal(box: Box, file: str | None) -> None:
+    """Write the journal of the box to a file, or to stderr for `-`."""
+    if file is None:
+        return
+    import json
+    from dataclasses import asdict
+
+    lines = "".join(json.dumps(asdict(record)) + "\n" for record in box.egress.journal())
+    if file == "-":
+        sys.stderr.write(lines)
+        return
+    try:
+        Path(file).write_text(lines, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"cannot write the egress journal to {file!r}: {error.strerror}") from None
 
 
 def host_for(options: argparse.Namespace) -> LocalHost:
@@ -104,9 +173,20 @@ async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[B
     resources = Resources(memory_bytes=options.memory, cpus=options.cpus, pids=options.pids, disk_bytes=options.disk)
     env = environment(options.env)
     image = await _built(host, options) if options.recipe is not None else options.image
-    wanted = host.lease(image, resources=resources, network=options.network, writes=options.writes, env=env)
+    wanted = host.lease(
+        image,
+        resources=resources,
+        network=egress(options) or options.network,
+        writes=options.writes,
+        env=env,
+        mounts=options.mount,
+        user=options.user,
+    )
     async with wanted as box:
-        yield box
+        try:
+            yield box
+        finally:
+            write_egress_journal(box, options.egress_journal)
 
 
 async def _built(host: LocalHost, options: argparse.Namespace) -> Image:

@@ -37,6 +37,7 @@ from dutyfree.model import (
     SandboxSpec,
     Timing,
     Unenforced,
+    User,
 )
 from dutyfree.substrates.forwarding import ForwardingFiles
 
@@ -65,7 +66,14 @@ def _foretold(action: Action, expect: Expectation) -> ForetoldAction:
     stdout = "\n".join(expect.contains).encode()
     seen = replace(_NOTHING, exit_code=expect.exit_code or 0, stdout=stdout, stdout_bytes=len(stdout))
     return ForetoldAction(
-        action.command, action.cwd, action.env, action.stdin, action.timeout_s, action.output_limit_bytes, seen
+        action.command,
+        action.cwd,
+        action.env,
+        action.stdin,
+        action.timeout_s,
+        action.output_limit_bytes,
+        action.user,
+        seen,
     )
 
 
@@ -119,7 +127,9 @@ class NullSandbox(Sandbox):
     def stream(self, action: Action) -> ActionStream:
         return NullStream()
 
-    async def session(self, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Session:
+    async def session(
+        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
         raise Unsupported("a null sandbox has no sessions")
 
     async def terminal(
@@ -130,6 +140,7 @@ class NullSandbox(Sandbox):
         cols: int = 80,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        user: User | None = None,
     ) -> Terminal:
         raise Unsupported("a null sandbox has no terminals")
 
