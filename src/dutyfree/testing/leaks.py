@@ -5,7 +5,8 @@ that a long-lived spawner of a substrate that is still open is no leak. What thi
 
 Other users of Dutyfree may work on the same machine meanwhile, and do not count. What is ours descends from this
 process, or bears the name of one of its claims (names of claims begin with the process's id); a sandbox's process that
-has lost its parents counts, too, unless a claim names another owner.
+has lost its parents counts, too, unless a claim names another owner. The children of an engine's daemon bear no claim:
+they count only where the caller says that its sandboxes are among them (`daemons_of`).
 """
 
 from __future__ import annotations
@@ -40,29 +41,41 @@ class Machine:
 
     things: Mapping[str, str]
     roots: tuple[Path, ...]
+    daemons: frozenset[str]
 
 
-def snapshot(roots: Sequence[str | os.PathLike[str]] = (), *, hosts: Sequence[int] = ()) -> Machine:
+def snapshot(
+    roots: Sequence[str | os.PathLike[str]] = (), *, hosts: Sequence[int] = (), daemons: frozenset[str] = frozenset()
+) -> Machine:
     """The machine now. Never raises.
 
     All directories below `roots` count, besides our own under the usual places. `hosts`: further processes that make
-    sandboxes for the caller, alive or dead.
+    sandboxes for the caller, alive or dead. `daemons`: the programs of daemons that make sandboxes for the caller; all
+    of their sandboxes count.
     """
     paths = tuple(Path(root) for root in roots)
     owners = frozenset({os.getpid(), *hosts})
-    ours = _our_processes(owners)
+    ours = _our_processes(owners, daemons)
     things: dict[str, str] = {}
     for found in (
         _processes(ours),
         _mounts(paths, owners),
         _cgroups(owners),
-        _network_namespaces(ours),
+        _network_namespaces(ours, owners),
         _directories(paths, owners),
         _descriptors(),
         _loop_devices(owners),
     ):
         things.update(found)
-    return Machine(things, paths)
+    return Machine(things, paths, daemons)
+
+
+def daemons_of(pid: int | None) -> frozenset[str]:
+    """The programs above a sandbox's process that are neither the sandbox's nor ours: its engine's, if it has one."""
+    if pid is None:
+        return frozenset()
+    everyone = _everyone()
+    return _programs(_ancestors(pid, everyone), everyone, _own_line(everyone))
 
 
 def difference(before: Machine, after: Machine) -> list[str]:
@@ -74,7 +87,7 @@ async def settle(before: Machine, within_s: float = 2.0, *, hosts: Sequence[int]
     """Wait until nothing new is left or the time is up; what is left then, in words."""
     deadline = time.monotonic() + within_s
     while True:
-        left = difference(before, await asyncio.to_thread(snapshot, before.roots, hosts=hosts))
+        left = difference(before, await asyncio.to_thread(snapshot, before.roots, hosts=hosts, daemons=before.daemons))
         if not left or time.monotonic() >= deadline:
             return left
         await asyncio.sleep(POLL_S)
@@ -93,28 +106,28 @@ class _Process:
     pid_namespace: str
 
 
-def _our_processes(owners: frozenset[int]) -> list[_Process]:
-    """Descendants of the owners, and processes of sandboxes that have lost their parents."""
-    everyone = {process.pid: process for process in map(_process, _pids()) if process}
-    me = os.getpid()
-    home = _link(f"/proc/{me}/ns/pid")
-    own_line = {me, *_ancestors(me, everyone)}
-
-    def is_lost(process: _Process, line: Sequence[int]) -> bool:
-        # Sandboxes of others descend from their host, which is a Python process. Those of ours may have been left to
-        # the machine's first process, or belong to the daemon of an engine.
-        hosts_of_others = (pid for pid in line if pid not in own_line and _is_python(everyone[pid]))
-        return _is_marked(process, home) and next(hosts_of_others, None) is None
-
+def _our_processes(owners: frozenset[int], daemons: frozenset[str]) -> list[_Process]:
+    """Descendants of the owners, and processes of sandboxes that have lost their parents or belong to `daemons`."""
+    everyone = _everyone()
+    own_line, home = _own_line(everyone), _home()
     ours = []
     for process in everyone.values():
-        if process.pid == me or _is_stub(process, everyone):
+        if process.pid == os.getpid() or _is_stub(process, everyone):
             continue
         line = _ancestors(process.pid, everyone)
         claimed = _claimed_by(f"{process.cmdline} {process.cgroups}")
-        if not owners.isdisjoint((*line, *claimed)) or (not claimed and is_lost(process, line)):
+        is_unclaimed = not claimed and _is_marked(process, home)
+        is_lost = is_unclaimed and _programs(line, everyone, own_line) <= daemons
+        if is_lost or not owners.isdisjoint((*line, *claimed)):
             ours.append(process)
     return ours
+
+
+def _programs(line: Sequence[int], everyone: Mapping[int, _Process], own_line: set[int]) -> frozenset[str]:
+    """The programs among these ancestors that hold a sandbox which is not ours: another host, or an engine's daemon."""
+    home = _home()
+    holders = (everyone[pid] for pid in line if pid not in own_line)
+    return frozenset(holder.exe for holder in holders if not _is_marked(holder, home))
 
 
 def _processes(ours: Sequence[_Process]) -> Found:
@@ -149,8 +162,18 @@ def _is_marked(process: _Process, home: str) -> bool:
     return elsewhere or not names.isdisjoint(NATIVES) or f"/{STATE_PREFIX}" in process.cgroups
 
 
-def _is_python(process: _Process) -> bool:
-    return Path(process.exe).name.startswith("python") or process.name.startswith(("python", "pytest"))
+def _everyone() -> dict[int, _Process]:
+    return {process.pid: process for process in map(_process, _pids()) if process}
+
+
+def _own_line(everyone: Mapping[int, _Process]) -> set[int]:
+    """This process and its ancestors."""
+    return {os.getpid(), *_ancestors(os.getpid(), everyone)}
+
+
+def _home() -> str:
+    """The process namespace of this process."""
+    return _link(f"/proc/{os.getpid()}/ns/pid")
 
 
 def _ancestors(pid: int, everyone: Mapping[int, _Process]) -> list[int]:
@@ -205,7 +228,7 @@ def _cgroups(owners: frozenset[int]) -> Found:
                 yield f"cgroup {directory}", f"cgroup {directory}"
 
 
-def _network_namespaces(ours: Sequence[_Process]) -> Found:
+def _network_namespaces(ours: Sequence[_Process], owners: frozenset[int]) -> Found:
     holders: dict[str, int] = {}
     for process in ours:
         namespace = _link(f"/proc/{process.pid}/ns/net")
@@ -214,7 +237,9 @@ def _network_namespaces(ours: Sequence[_Process]) -> Found:
     for namespace, pid in holders.items():
         yield namespace, f"network namespace {namespace}, held by process {pid}"
     for name in _names("/run/netns"):
-        yield f"netns {name}", f"network namespace /run/netns/{name}"
+        # Engines make some of their own meanwhile, under other names.
+        if STATE_PREFIX in name and not _is_of_others(name, owners):
+            yield f"netns {name}", f"network namespace /run/netns/{name}"
 
 
 def _directories(roots: Sequence[Path], owners: frozenset[int]) -> Found:

@@ -84,6 +84,21 @@ def test_network_namespaces_and_orphans_in_other_namespaces_are_seen() -> None:
             child.kill()
 
 
+@pytest.mark.skipif(not IS_ROOT, reason="/run/netns belongs to root")
+def test_named_network_namespaces_count_only_under_our_name() -> None:
+    before = snapshot()
+    places = [Path("/run/netns", name) for name in (f"dutyfree-{CLAIM}", f"runsc-{os.getpid()}")]
+    places[0].parent.mkdir(exist_ok=True)
+    try:
+        for place in places:
+            place.touch()
+        assert new_since(before, "/run/netns", places[0].name)
+        assert not new_since(before, "/run/netns", places[1].name)
+    finally:
+        for place in places:
+            place.unlink()
+
+
 @pytest.mark.parametrize("substrate", ["process", "cell"])
 def test_sandboxes_of_another_host_do_not_count(substrate: str, tmp_path: Path) -> None:
     before = snapshot()

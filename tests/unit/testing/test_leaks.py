@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.places import runtime_directory
-from dutyfree.testing.leaks import Machine, difference, settle, snapshot
+from dutyfree.testing.leaks import Machine, daemons_of, difference, settle, snapshot
 
 CLAIM = f"{os.getpid()}-{time.monotonic_ns():x}-{'0' * 12}"
 """What a claim of this process is called: leak checks of others do not count what bears it."""
@@ -67,6 +67,27 @@ def test_an_orphan_is_known_by_its_name(tmp_path: Path) -> None:
         assert found
     finally:
         os.kill(pid, 9)
+
+
+def test_children_of_a_daemon_count_where_it_is_named(tmp_path: Path) -> None:
+    guest, daemon = tmp_path / "dutyfree-guest", tmp_path / "some-daemon"
+    shutil.copy("/bin/sleep", guest)
+    shutil.copy("/bin/dash", daemon)
+    before = snapshot()
+    line = f"setsid {daemon} -c '{guest} 30 & echo $!; wait' 2>/dev/null &"
+    with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        pid = int(started.stdout.readline())
+        try:
+            deadline = time.monotonic() + 2
+            while (Path(f"/proc/{pid}/comm").read_text() != "dutyfree-guest\n") and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert daemons_of(pid) == {str(daemon)}
+            assert not new_since(before, f"process {pid} ")
+            named = difference(before, snapshot(daemons=daemons_of(pid)))
+            assert [each for each in named if f"process {pid} (dutyfree-guest)" in each]
+        finally:
+            os.kill(pid, 9)
 
 
 def test_open_descriptors_are_counted_by_target() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dutyfree.contract import Sandbox
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Action, Capability, SandboxSpec
 from dutyfree.testing import expect, leaks
@@ -56,7 +57,7 @@ async def streams(context: Context) -> None:
     async with nothing_left(context):
         box = await context.sandbox()
         expect.exited(await run(box, ["true"]))
-        inside = leaks.snapshot()
+        inside = picture(box)
         for _ in range(5):
             async with box.stream(Action("echo x; sleep 60")) as stream:
                 await anext(aiter(stream))
@@ -68,7 +69,7 @@ async def streams(context: Context) -> None:
 async def timeouts(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, ["true"]))
-    inside = leaks.snapshot()
+    inside = picture(box)
     for _ in range(3):
         seen = await run(box, "setsid sleep 60 & (sleep 60 &) ; sleep 60", timeout_s=0.3)
         expect.true(seen.timed_out, "the timeout is not marked")
@@ -79,7 +80,7 @@ async def timeouts(context: Context) -> None:
 async def zombies(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, ["true"]))
-    inside = leaks.snapshot()
+    inside = picture(box)
     for _ in range(5):
         expect.exited(await run(box, "(sleep 0.1 &) ; (true &)"))
     expect.equal(await leaks.settle(inside, within_s=4), [], "what the orphans left")
@@ -99,7 +100,7 @@ async def sessions(context: Context) -> None:
 async def session_close(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, ["true"]))
-    inside = leaks.snapshot()
+    inside = picture(box)
     async with await box.session() as shell:
         expect.exited(await shell.run("sleep 60 & sleep 60 &"))
     expect.equal(await leaks.settle(inside), [], "what the session left")
@@ -156,7 +157,7 @@ async def killed(context: Context) -> None:
 async def refusals(context: Context) -> None:
     box = await context.sandbox()
     expect.exited(await run(box, ["true"]))
-    inside = leaks.snapshot()
+    inside = picture(box)
     for _ in range(20):
         with expect.raises(InvalidRequest, what="a missing cwd"):
             await run(box, ["true"], cwd="/conformance/nowhere")
@@ -166,15 +167,14 @@ async def refusals(context: Context) -> None:
 
 @check("leaks.close", "closing the substrate leaves nothing", needs=NEEDS, limit_s=60)
 async def close(context: Context) -> None:
-    before = leaks.snapshot()
-    substrate = await context.another_substrate()
-    if substrate is None:
-        raise expect.NotRun("there is no way to make a second substrate")
-    for _ in range(3):
-        box = await substrate.create(SandboxSpec())
-        await run(box, "sleep 60 & true")
-    await substrate.close()
-    expect.equal(await leaks.settle(before), [], "what is left")
+    async with nothing_left(context):
+        substrate = await context.another_substrate()
+        if substrate is None:
+            raise expect.NotRun("there is no way to make a second substrate")
+        for _ in range(3):
+            box = await substrate.create(SandboxSpec())
+            await run(box, "sleep 60 & true")
+        await substrate.close()
 
 
 @asynccontextmanager
@@ -182,7 +182,13 @@ async def nothing_left(context: Context) -> AsyncIterator[None]:
     """After the block the machine is as it was, give or take what a substrate starts once for its first sandbox."""
     first = await context.sandbox()
     expect.exited(await run(first, ["true"]))
+    daemons = leaks.daemons_of(first.pid)
     await first.destroy()
-    before = leaks.snapshot()
+    before = leaks.snapshot(daemons=daemons)
     yield
-    expect.equal(await leaks.settle(before), [], "what is left")
+    expect.equal(await leaks.settle(before, 2.0 * context.patience), [], "what is left")
+
+
+def picture(box: Sandbox) -> leaks.Machine:
+    """What is on the machine now, with all sandboxes of the engine that `box` belongs to."""
+    return leaks.snapshot(daemons=leaks.daemons_of(box.pid))
