@@ -27,13 +27,15 @@ from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.registry import load as load_substrate
 
 LATENCIES = Latencies(create_s=lambda rng: rng.uniform(0.05, 0.25), destroy_s=lambda rng: rng.uniform(0.01, 0.03))
-STEPS, PROMPTS, GROUP, TRAINING_S = 8, 30, 4, 1.5
+PROMPTS, GROUP, TRAINING_S = 30, 4, 1.5
 LOADS = (8, 16)
 """Rollouts at a time, in a pool of 20: a light load and a heavy one."""
 SEEDS = range(8)
 
 
-async def real_run(substrate: Substrate, policy: Policy, announced: bool, load: int = 16) -> list[dict[str, Any]]:
+async def real_run(
+    substrate: Substrate, policy: Policy, announced: bool, load: int = 16, steps: int = 8
+) -> list[dict[str, Any]]:
     """Synchronous steps over eight kinds of sandboxes, on a real pool that is too small for all of them."""
     records: list[dict[str, Any]] = []
     recorder = Recorder(lambda record: records.append(dict(record)))
@@ -57,7 +59,7 @@ async def real_run(substrate: Substrate, policy: Policy, announced: bool, load: 
                     ladder = wanted.ladder
                     recorder.requested(ladder, asked_s, given_s - asked_s, ended_s - given_s, grant.rung)
 
-            for step in range(STEPS):
+            for step in range(steps):
                 chosen = numbers.choices(known, [1 / rank for rank in range(1, 9)], k=PROMPTS)
                 now_s = time.monotonic()
                 for number, wanted in enumerate(chosen if announced else ()):
@@ -78,7 +80,7 @@ async def main(options: argparse.Namespace) -> None:
             substrate = (
                 FakeSubstrate(latencies=LATENCIES) if options.substrate == "fake" else load_substrate(options.substrate)
             )
-            recording = parse_recording(await real_run(substrate, policy, announced, load))
+            recording = parse_recording(await real_run(substrate, policy, announced, load, options.steps))
             outcomes = [replay(recording, seed=seed) for seed in SEEDS]
             found, real = agreement(recording, *outcomes), recording.readiness
             name = f"{load} at a time, {policy}{', announced' if announced else ''}"
@@ -92,4 +94,5 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--substrate", default="cell")
+    parser.add_argument("--steps", type=int, default=8, help="fewer for substrates that take long to create a sandbox")
     asyncio.run(main(parser.parse_args()))
