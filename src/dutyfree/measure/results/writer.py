@@ -131,6 +131,10 @@ class ResultsWriter:
         """Wait until all records are on the disk."""
         self._write(sync=True)
 
+    def reference(self, block: int, spawn_ns: int) -> None:
+        """How long a bare process took just before this block."""
+        self._write(layout.reference_record(block, spawn_ns))
+
     def arm(self, name: str, facts: Mapping[str, Any]) -> None:
         """The facts of an arm; they replace earlier ones."""
         self._write({"kind": "arm", "arm": name, "facts": dict(facts)})

@@ -21,6 +21,7 @@ from dutyfree.measure.results.writer import ResultsWriter, Unwritable
 from dutyfree.measure.run.arms import OPEN_TIMEOUT_S, OpenArm, load_substrate, open_arm
 from dutyfree.measure.run.cold import PageCache, SeenSandboxes
 from dutyfree.measure.run.pace import Pace
+from dutyfree.measure.run.reference import bare_spawn_ns
 from dutyfree.measure.run.trial import Attempt, Job, TrialLog
 from dutyfree.measure.run.wave import Arrival, ServiceTimes, Unrecorded, run_wave
 from dutyfree.measure.workloads.drawing import draw
@@ -169,6 +170,8 @@ class StudyRunner:
             if time.monotonic() >= self._end_s:
                 self._stopped = TIME_LIMIT
                 return
+            if spawn_ns := await asyncio.to_thread(bare_spawn_ns):
+                self._writer.reference(block.number, spawn_ns)
             for turn in block.by_arm():
                 condition = turn[0].condition
                 if condition.arm in self._arms:
