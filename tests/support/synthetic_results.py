@@ -22,6 +22,8 @@ from dutyfree.model import Phase
 NS_PER_MS = 1_000_000
 SEED = 20_260_101
 SPREAD = 0.12
+QUIET = 0.03
+"""How much the reference varies from block to block on a quiet machine."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,13 @@ def synthetic_results(
         kinds = random.Random(planned.seed).choices(list(mix), list(mix.values()), k=condition.length)
         trial = _trial(random_numbers, natures[condition.arm], condition, kinds, spread)
         trials.append(replace(trial, number=planned.number, sequence=len(trials), block=planned.block))
+    of_machine = random.Random(f"{seed} machine")
+    references = {
+        number: round(0.8 * NS_PER_MS * exp(of_machine.gauss(0.0, QUIET)))
+        for number in dict.fromkeys(trial.block for trial in trials)
+    }
     facts = {arm.name: {"version": "1.0", "emulated": arm.substrate == "microvm"} for arm in study.arms}
-    return Results(study, HOST, facts, tuple(trials), planned=len(trials))
+    return Results(study, HOST, facts, tuple(trials), planned=len(trials), references=references)
 
 
 def synthetic_pair(
@@ -129,6 +136,13 @@ def synthetic_pair(
 def slowed(results: Results, effect: float) -> Results:
     """The same, everything `effect` times as long."""
     return replace(results, trials=tuple(stretched(trial, effect) for trial in results.trials))
+
+
+def drifting(results: Results, machine: Mapping[int, float], follows: float = 1.0) -> Results:
+    """The same on a machine that was `exp(machine[block])` times as slow; arms follow that by the power `follows`."""
+    trials = (stretched(trial, exp(follows * machine[trial.block])) for trial in results.trials)
+    references = {block: round(spent * exp(machine[block])) for block, spent in results.references.items()}
+    return replace(results, trials=tuple(trials), references=references)
 
 
 def stretched(trial: Trial, effect: float) -> Trial:
@@ -223,6 +237,8 @@ def write_results(results: Results, path: Path) -> Path:
     with ResultsWriter(path, results.study, host=results.host, workloads={}) as writer:
         for arm, facts in results.arms.items():
             writer.arm(arm, facts)
+        for block, spawn_ns in results.references.items():
+            writer.reference(block, spawn_ns)
         for trial in results.trials:
             planned = PlannedTrial(trial.number, trial.block, trial.condition, seed=0)
             writer.begin(planned, sequence=trial.sequence, late_ns=trial.late_ns, evicted={})

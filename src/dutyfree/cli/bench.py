@@ -9,11 +9,12 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dutyfree.cli import bench_against
 from dutyfree.cli.bench_output import BenchProgress, condition_rows, plain_summary
 from dutyfree.cli.measure_extra import measure_extra
 from dutyfree.cli.outcome import ExitCode
@@ -51,6 +52,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--time-limit", type=seconds, metavar="TIME", help=f"start no trial after this time: {DURATIONS}"
     )
+    bench_against.add_options(parser)
     parser.add_argument("--quick", action="store_true", help="a few short trials of everything, to check that it works")
     parser.add_argument("--no-report", action="store_true", help="write no page; `dutyfree report` can do it later")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the summary")
@@ -103,25 +105,34 @@ async def _bench(options: argparse.Namespace) -> int:
     from dutyfree.measure.results.directory import load_results
 
     async with Display(quiet=options.quiet) as display:
-        study = await _study(options, display)
+        study, pairs = await _study(options, display)
         path = options.output or Path(time.strftime("dutyfree-bench-%Y%m%d-%H%M%S"))
         stopped, unavailable = await _measure(study, path, options, display)
         display.state.begin("analysis")
         results = await asyncio.to_thread(load_results, path)
         analysis, page = await asyncio.to_thread(_analysed, path, results, options, display)
+        found = bench_against.compared(results, pairs, options.threshold) if pairs else None
     if options.json:
-        print(json.dumps(_as_json(path, results, analysis, page), indent=2))
+        comparison = bench_against.as_json(found, options.threshold)
+        print(json.dumps({**_as_json(path, results, analysis, page), "comparison": comparison}, indent=2))
     else:
-        print(_summary(results, analysis))
+        if found is None:
+            print(_summary(results, analysis))
+        else:
+            print(plain(bench_against.text_of(found, results, pairs, options.threshold)))
         print(f"\nresults: {path}" + (f"\nreport:  {page}" if page else ""))
     for name, why in unavailable.items():
         display.say(f"warning: {name} did not take part: {why}")
-    return _exit_code(results, stopped, path, display)
+    code = _exit_code(results, stopped, path, display)
+    return bench_against.exit_code(found, options.threshold) if pairs and not code else code
 
 
-async def _study(options: argparse.Namespace, display: Display) -> Study:
-    """The study of the file, of the options, or of the results to resume. Raises InvalidRequest."""
-    from dutyfree.measure.design import defaults
+async def _study(options: argparse.Namespace, display: Display) -> tuple[Study, Mapping[str, str]]:
+    """The study of the file, of the options, or of the results to resume; and which arms are compared.
+
+    Raises InvalidRequest.
+    """
+    from dutyfree.measure.design import against, defaults
     from dutyfree.measure.design.file import load_study
     from dutyfree.measure.results.directory import read_study
     from dutyfree.measure.run.gathering import with_lengths
@@ -131,17 +142,25 @@ async def _study(options: argparse.Namespace, display: Display) -> Study:
         raise InvalidRequest(f"{given[0]} and a study file exclude each other", hint="write it into the file")
     if options.resume and options.output is None:
         raise InvalidRequest("--resume needs the directory of the results", hint="name it with --output")
+    if options.threshold is not None and options.against is None:
+        raise InvalidRequest("--threshold is for a comparison", hint="say with --against what to compare with")
     if options.resume and options.study is None and not given:
+        if options.against is not None:
+            raise InvalidRequest("--resume continues the study as it was begun", hint="leave out --against")
         study, _ = read_study(options.output)
+        pairs = against.pairs_of(study)
     else:
         if options.study is not None:
             study = load_study(options.study)
         else:
-            study = await (_from_flags(options, display) if given else _default(display))
-        study = with_lengths(study)
+            study = await (_from_flags(options, display) if given or options.against else _default(display))
+        study, pairs = with_lengths(study), {}
         if options.quick:
             study = defaults.quick(study)
-    return study if options.time_limit is None else replace(study, time_limit_s=options.time_limit)
+        if options.against is not None:
+            both = bench_against.against(study, options.against)
+            study, pairs = both.study, both.pairs
+    return study if options.time_limit is None else replace(study, time_limit_s=options.time_limit), pairs
 
 
 async def _from_flags(options: argparse.Namespace, display: Display) -> Study:
@@ -149,8 +168,8 @@ async def _from_flags(options: argparse.Namespace, display: Display) -> Study:
     from dutyfree.measure.design.study import Study
 
     grids = _grids(options)
-    if options.substrate:
-        arms = tuple(file.arm_from_words(words) for words in options.substrate)
+    if options.substrate or options.against:
+        arms = tuple(file.arm_from_words(words) for words in options.substrate or ("cell",))
     else:
         arms = tuple((await _found(display)).arms)
     return Study(
@@ -170,6 +189,9 @@ def _grids(options: argparse.Namespace) -> tuple[Grid, ...]:
     from dutyfree.measure.workloads.catalogue import find
 
     workloads = tuple(options.workload or ("T0",))
+    trials = options.trials
+    if trials is None:
+        trials = 5 if options.against is None else bench_against.TRIALS
     if options.length:
         asked = {tuple(file.length(each) for each in options.length): workloads}
     else:
@@ -177,7 +199,7 @@ def _grids(options: argparse.Namespace) -> tuple[Grid, ...]:
         asked = {(10,): endless, (WHOLE,): tuple(name for name in workloads if name not in endless)}
     return tuple(
         Grid(
-            trials=5 if options.trials is None else options.trials,
+            trials=trials,
             workloads=names,
             lengths=lengths,
             warmths=tuple(file.stage(each) for each in options.stage or ("cold",)),
@@ -236,7 +258,8 @@ async def _measure(
     gathered = await asyncio.to_thread(gather, study, on_progress=preparing)
     facts, fingerprints = host_facts(), gathered.fingerprints
     with ResultsWriter(path, study, host=facts, workloads=fingerprints, resume=options.resume) as writer:
-        runner = StudyRunner(writer, gathered.workloads, on_progress=BenchProgress(display))
+        progress = BenchProgress(display)
+        runner = StudyRunner(writer, gathered.workloads, on_progress=progress, fingerprints=fingerprints)
 
         def stop() -> None:
             display.say("stopping: the results so far are kept")

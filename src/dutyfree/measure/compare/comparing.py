@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, log
 from statistics import fmean
 from typing import Final
 
@@ -15,6 +15,7 @@ from scipy import stats
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.compare import sameness
 from dutyfree.measure.compare.comparison import Comparison, Difference, FailureDifference, Gates, Verdict
+from dutyfree.measure.compare.machine_drift import Unexplained, machine_change, unexplained
 from dutyfree.measure.compare.shift import Shift, adjusted, paired_shift, unpaired_shift
 from dutyfree.measure.design.plan import NULL
 from dutyfree.measure.design.study import Condition
@@ -46,25 +47,62 @@ Values = NDArray[np.float64]
 def compare(
     before: Results, after: Results, gates: Gates | None = None, *, metrics: Sequence[Metric] = COMPARED
 ) -> Comparison:
-    """The differences, by condition and metric.
+    """The differences between two runs, by condition and metric.
 
     Raises InvalidRequest if the two have no condition in common, or if a workload of the same name differs.
     """
-    gates = gates if gates is not None else Gates()
+    paired = sameness.same_plan(before, after)
+    machine = (_logs(before.references), _logs(after.references))
+    change = machine_change(*machine)
+    found = _compare(before, after, gates or Gates(), metrics, machine=machine, paired=paired)
+    ratio = None if change is None else _factor(Shift(*change, 1.0), min(len(each) for each in machine))
+    apart = caveats.not_interleaved(None if ratio is None else ratio.value)
+    return replace(found, machine=ratio, caveats=(apart, *sameness.differences(before, after)))
+
+
+def compare_arms(
+    results: Results, pairs: Mapping[str, str], gates: Gates | None = None, *, metrics: Sequence[Metric] = COMPARED
+) -> Comparison:
+    """The differences between arms of one study, whose trials were interleaved block by block.
+
+    `pairs`: the arm after, by the arm before; conditions have the name of the arm after. Raises InvalidRequest if there
+    is no such arm, and as `compare`.
+    """
+    before = sameness.only_arms(results, pairs)
+    after = sameness.only_arms(results, {arm: arm for arm in pairs.values()})
+    found = _compare(before, after, gates or Gates(), metrics, machine=None, paired=True)
+    return replace(found, interleaved=True, caveats=tuple(sameness.cut_short(results)))
+
+
+def _compare(
+    before: Results,
+    after: Results,
+    gates: Gates,
+    metrics: Sequence[Metric],
+    *,
+    machine: tuple[ByBlock, ByBlock] | None,
+    paired: bool,
+) -> Comparison:
+    """`machine` is the logarithm of the reference by block in both runs; None if the trials were interleaved."""
     ours, theirs = examine(before), examine(after)
     null = {arm.name for results in (before, after) for arm in results.study.arms if arm.substrate == NULL}
     tried = [[each for each in side.failures if each.arm not in null] for side in (ours, theirs)]
     common = [condition for condition in tried[0] if condition in theirs.failures]
     if not common:
         raise InvalidRequest("the two results have no condition in common", hint="compare results of the same study")
-    paired = sameness.same_plan(before, after)
     if paired:
         sameness.refuse_other_actions(before, after)
     differences = [
-        found for condition in common for found in _differences(condition, ours, theirs, metrics, paired=paired)
+        found
+        for condition in common
+        for found in _differences(condition, ours, theirs, metrics, machine=machine, paired=paired)
     ]
     failures = [_failure_difference(condition, ours, theirs) for condition in common]
-    corrected = adjusted([each.p_value for each in differences] + [each.p_value for each in failures])
+    of_failures = [each.p_value for each in failures]
+    corrected = adjusted([each.p_value for each in differences] + of_failures)
+    if machine is not None:
+        drifting = adjusted([_larger_p(each) for each in differences] + of_failures)
+        differences = [replace(each, drift_p=p) for each, p in zip(differences, drifting, strict=False)]
     return Comparison(
         gates,
         paired,
@@ -75,12 +113,17 @@ def compare(
         lost=tuple(each for each in tried[0] if each in ours.completed and each not in theirs.completed),
         only_before=tuple(each for each in tried[0] if each not in theirs.failures),
         only_after=tuple(each for each in tried[1] if each not in ours.failures),
-        caveats=tuple(sameness.differences(before, after)),
     )
 
 
 def _differences(
-    condition: Condition, ours: Examined, theirs: Examined, metrics: Sequence[Metric], *, paired: bool
+    condition: Condition,
+    ours: Examined,
+    theirs: Examined,
+    metrics: Sequence[Metric],
+    *,
+    machine: tuple[ByBlock, ByBlock] | None,
+    paired: bool,
 ) -> list[Difference]:
     """The differences without verdicts: a verdict needs the p-values of all comparisons."""
     sides = [side.completed.get(condition, ()) for side in (ours, theirs)]
@@ -98,10 +141,44 @@ def _differences(
             delta = cliffs_delta(values[1], values[0])
             doubts = _doubts(condition, ours, theirs)
             doubts += (caveats.few_blocks(n),) if n < caveats.FEW_SANDBOXES else ()
-            medians, ratio, p_value = (p50[0], p50[1]), _factor(shift, n), shift.p_value
-            unjudged = (Verdict.CANNOT_TELL, *medians, ratio, p_value, 1.0)
-            found.append(Difference(condition, metric, *unjudged, delta, pairs, doubts))
+            left, drift_p = shift.value, None
+            if machine is not None:
+                drifted = unexplained(before[metric], after[metric], machine, paired=pairs)
+                shift, left, drift_p = _widened(shift, drifted)
+            found.append(
+                Difference(
+                    condition,
+                    metric,
+                    Verdict.CANNOT_TELL,
+                    p50[0],
+                    p50[1],
+                    ratio=_factor(shift, n),
+                    unexplained=exp(left),
+                    p_value=shift.p_value,
+                    adjusted_p=1.0,
+                    drift_p=drift_p,
+                    cliffs_delta=delta,
+                    paired=pairs,
+                    caveats=doubts,
+                )
+            )
     return found
+
+
+def _widened(shift: Shift, drifted: Unexplained | None) -> tuple[Shift, float, float]:
+    """The shift with an interval that contains what drift may explain; the part that it leaves; the p-value of that."""
+    if drifted is None:
+        return replace(shift, low=None, high=None), 0.0, 1.0
+    low = min(each for each in (shift.low, drifted.low) if each is not None)
+    high = max(each for each in (shift.high, drifted.high) if each is not None)
+    wide = replace(shift, low=low, high=high)
+    same_sign = shift.value * drifted.value > 0
+    return wide, min(shift.value, drifted.value, key=abs) if same_sign else 0.0, drifted.p_value
+
+
+def _larger_p(found: Difference) -> float:
+    """The p-value of the rank test or of the drift, whichever is the weaker evidence."""
+    return max(found.p_value, 0.0 if found.drift_p is None else found.drift_p)
 
 
 def _shift(before: ByBlock, after: ByBlock, *, paired: bool) -> tuple[Shift, int, bool]:
@@ -135,12 +212,15 @@ def _failed_by_block(trials: Sequence[Trial]) -> Values:
 
 def _judged(found: Difference, adjusted_p: float, gates: Gates) -> Difference:
     verdict = Verdict.CANNOT_TELL
-    if adjusted_p < gates.significance:
-        if found.ratio.value > 1 + gates.effect:
-            verdict = Verdict.SLOWER
-        elif found.ratio.value < 1 / (1 + gates.effect):
-            verdict = Verdict.FASTER
+    if adjusted_p < gates.significance and _matters(found.ratio.value, gates):
+        certain = found.drift_p is None or (found.drift_p < gates.significance and _matters(found.unexplained, gates))
+        direction = Verdict.SLOWER if found.ratio.value > 1 else Verdict.FASTER
+        verdict = direction if certain else Verdict.CHANGED
     return replace(found, verdict=verdict, adjusted_p=adjusted_p)
+
+
+def _matters(ratio: float, gates: Gates) -> bool:
+    return max(ratio, 1 / ratio) > 1 + gates.effect
 
 
 def _judged_failures(found: FailureDifference, adjusted_p: float, gates: Gates) -> FailureDifference:
@@ -166,6 +246,10 @@ def _doubts(condition: Condition, ours: Examined, theirs: Examined) -> tuple[Cav
         if each not in shared
     ]
     return (*shared, *alone)
+
+
+def _logs(references: Mapping[int, int]) -> ByBlock:
+    return {block: log(spawn_ns) for block, spawn_ns in references.items()}
 
 
 def _values(by_block: ByBlock) -> Values:

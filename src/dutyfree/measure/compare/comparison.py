@@ -17,6 +17,8 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
+    CHANGED = "changed, cause unknown"
+    """It differs, but the runs were not interleaved, and the machine may have changed as much. Not a regression."""
     CANNOT_TELL = "cannot tell"
     FAILS_LESS = "fails less"
     FAILS_MORE = "fails more"
@@ -51,10 +53,20 @@ class Difference:
     """The medians. The ratio below is not their quotient, but the typical ratio of trials."""
     after: Estimate
     ratio: Estimate
-    """Unit "x": after / before, above 1 is slower (Hodges & Lehmann's estimate)."""
+    """Unit "x": after / before, above 1 is slower (Hodges & Lehmann's estimate).
+
+    If the runs were not interleaved, the interval also contains what remains when drift of the machine is removed.
+    """
+    unexplained: float
+    """The ratio nearest to 1 that drift of the machine leaves; equal to the ratio if the trials were interleaved."""
     p_value: float
     adjusted_p: float
     """After Benjamini & Hochberg, over everything that was compared."""
+    drift_p: float | None
+    """The adjusted p-value if drift of the machine explains as much as it can; 1 if no reference shows how much.
+
+    None: the trials were interleaved, and drift is in both sides.
+    """
     cliffs_delta: float
     """-1 to 1; above 0: slower after."""
     paired: bool
@@ -88,6 +100,10 @@ class Comparison:
     only_before: tuple[Condition, ...] = ()
     """Not run after."""
     only_after: tuple[Condition, ...] = ()
+    interleaved: bool = False
+    """Whether both sides were measured in the same blocks of one study."""
+    machine: Estimate | None = None
+    """Unit "x": how much slower the machine's reference was after; None if interleaved, or not measured in both."""
     caveats: tuple[Caveat, ...] = ()
 
     def regressions(self, threshold: float | None = None) -> tuple[Difference | FailureDifference, ...]:
@@ -100,7 +116,7 @@ class Comparison:
                 f"a slowdown of {threshold:.3%} is not reported: effects are reported from {self.gates.effect:.3%} on"
             )
         least = 1 + (self.gates.effect if threshold is None else threshold)
-        slower = (each for each in self.differences if each.verdict is Verdict.SLOWER and each.ratio.value > least)
+        slower = (each for each in self.differences if each.verdict is Verdict.SLOWER and each.unexplained > least)
         return (*slower, *(each for each in self.failures if each.verdict is Verdict.FAILS_MORE))
 
     def to_json(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dutyfree.errors import InvalidRequest
@@ -49,9 +50,32 @@ def differences(before: Results, after: Results) -> Iterator[Caveat]:
         if lonely := sorted(ours[workload] ^ theirs[workload]):
             yield caveats.different_actions(workload, _few(lonely))
     for side, results in (("before", before), ("after", after)):
-        if results.cut_short or len(results.trials) < results.planned:
-            cut = caveats.cut_short(len(results.trials), results.planned, results.cut_short)
+        for cut in cut_short(results):
             yield Caveat(cut.code, f"{side}: {cut.text}")
+
+
+def cut_short(results: Results) -> Iterator[Caveat]:
+    """Whether trials are missing."""
+    if results.cut_short or len(results.trials) < results.planned:
+        yield caveats.cut_short(len(results.trials), results.planned, results.cut_short)
+
+
+def only_arms(results: Results, names: Mapping[str, str]) -> Results:
+    """The results of these arms alone, under other names. Raises InvalidRequest for an arm that the study has not."""
+    known = {arm.name: arm for arm in results.study.arms}
+    for arm in names:
+        if arm not in known:
+            raise InvalidRequest(f"there is no arm {arm!r:.80}", hint=f"there are: {', '.join(known)}")
+    arms = tuple(replace(known[arm], name=name) for arm, name in names.items())
+    grids = (replace(grid, arms=tuple(names[arm] for arm in grid.arms if arm in names)) for grid in results.study.grids)
+    trials = tuple(
+        replace(trial, condition=replace(trial.condition, arm=names[trial.condition.arm]))
+        for trial in results.trials
+        if trial.condition.arm in names
+    )
+    facts = {names[arm]: each for arm, each in results.arms.items() if arm in names}
+    study = replace(results.study, arms=arms, grids=tuple(grids))
+    return replace(results, study=study, arms=facts, trials=trials, planned=len(trials))
 
 
 def _limits(results: Results) -> list[tuple[str, int | None, int | None]]:

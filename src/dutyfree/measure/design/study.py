@@ -45,6 +45,8 @@ class Arm:
     """The most trials per condition, for slow arms; their numbers then have a caveat."""
     max_length: int | None = None
     """The longest trajectory that this arm runs."""
+    python: str | None = None
+    """The interpreter whose installation of Dutyfree runs this arm's trials; None: this process runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ class Study:
             most, is_in = max(grid.concurrencies), not grid.arms or arm.name in grid.arms
             if is_in and (arm.max_trials or most) < most:
                 raise InvalidRequest(f"at most {arm.max_trials} trials of {arm.name!r} are never {most} at once")
+        is_alone = not self.evict and all(max(grid.concurrencies) == 1 for grid in self.grids)
+        if not is_alone and any(arm.python is not None for arm in self.arms):
+            raise InvalidRequest(
+                "another installation is measured one sandbox at a time, and without evictions",
+                hint="leave out concurrency above 1, and `evict`",
+            )
         trials = sum(grid.trials * grid.combinations * len(self.arms) for grid in self.grids)
         if trials > 2 * MAX_TRIALS:
             raise InvalidRequest(f"these are {trials} trials; a study has at most {2 * MAX_TRIALS}")

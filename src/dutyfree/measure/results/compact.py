@@ -31,7 +31,7 @@ from dutyfree.measure.results.reading import check_trial
 from dutyfree.measure.results.records import ActionRecord, Results, Trial, TrialOutcome
 from dutyfree.measure.workloads.workload import ActionKind
 from dutyfree.model import Phase
-from dutyfree.tables import flag, natural
+from dutyfree.tables import flag, natural, positive_whole
 from dutyfree.tables import nonempty_text as text
 from dutyfree.tables import table as json_object
 from dutyfree.tables import text as any_text
@@ -143,6 +143,7 @@ def pack(results: Results) -> bytes:
         "version": VERSION,
         "cut_short": results.cut_short,
         "arms": results.arms,
+        "references": list(results.references.items()),
         "conditions": list(conditions.numbers),
         "endings": list(endings.numbers),
         "actions": list(actions.numbers),
@@ -161,6 +162,7 @@ class CompactResults:
     arms: Mapping[str, Mapping[str, Any]]
     trials: tuple[Trial, ...]
     cut_short: str
+    references: Mapping[int, int]
 
 
 def read_compact(path: Path, arms: Collection[str]) -> CompactResults:
@@ -180,6 +182,7 @@ def read_compact(path: Path, arms: Collection[str]) -> CompactResults:
         trials = tuple(_trials(header, columns))
         facts = {arm: json_object(each) for arm, each in json_object(header["arms"]).items()}
         cut_short = any_text(header["cut_short"])
+        references = {natural(block): positive_whole(spawn_ns) for block, spawn_ns in header.get("references", ())}
     except InvalidRequest as error:
         raise error if str(path) in error.message else InvalidRequest(f"{path}: {error.message}") from error
     except (OSError, EOFError, lzma.LZMAError) as error:
@@ -192,7 +195,7 @@ def read_compact(path: Path, arms: Collection[str]) -> CompactResults:
         check_trial(trial, str(path))
         if trial.condition.arm not in arms:
             raise InvalidRequest(f"{path}: the study has no arm {trial.condition.arm!r:.80}")
-    return CompactResults(facts, trials, cut_short)
+    return CompactResults(facts, trials, cut_short, references)
 
 
 def _trials(header: Mapping[str, Any], columns: Mapping[str, Sequence[int]]) -> Iterator[Trial]:

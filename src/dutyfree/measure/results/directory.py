@@ -31,7 +31,9 @@ def load_results(path: Path | str) -> Results:
     host = read_json(path / layout.HOST, MAX_JSON_BYTES)
     if is_compact(path):
         compact = read_compact(path / layout.COMPACT, frozenset(arm.name for arm in study.arms))
-        return Results(study, host, compact.arms, compact.trials, facts["planned"], compact.cut_short)
+        return Results(
+            study, host, compact.arms, compact.trials, facts["planned"], compact.cut_short, compact.references
+        )
     reading = JournalReading(frozenset(arm.name for arm in study.arms))
     for number, record in journal_records(path):
         reading.take(number, record)
@@ -45,6 +47,7 @@ def load_results(path: Path | str) -> Results:
         trials=trials,
         planned=planned,
         cut_short="the study is still running, or was killed" if unfinished else reading.stopped or "",
+        references=reading.references,
     )
 
 

@@ -61,6 +61,11 @@ def span_record(trial: int, phase: Phase, name: str, start_ns: int, end_ns: int)
     return {"kind": "span", "trial": trial, "phase": phase, "name": name, "start_ns": start_ns, "end_ns": end_ns}
 
 
+def reference_record(block: int, spawn_ns: int) -> dict[str, Any]:
+    """How long a bare process took just before a block began."""
+    return {"kind": "reference", "block": block, "spawn_ns": spawn_ns}
+
+
 def end_record(trial: Trial, sandbox: str) -> dict[str, Any]:
     """A trial ended. A trial without this record does not count."""
     return {

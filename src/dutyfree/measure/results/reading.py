@@ -43,6 +43,8 @@ class JournalReading:
         self._ended: dict[int, Trial] = {}
         self.arms: dict[str, Mapping[str, Any]] = {}
         """The latest facts of each arm."""
+        self.references: dict[int, int] = {}
+        """By block: how long a bare process took."""
         self.stopped: str | None = None
         """Why the last run stopped; empty if it was complete; None if it is still running or was killed."""
 
@@ -66,6 +68,10 @@ class JournalReading:
                 self._end(Table(record, f"{layout.JOURNAL}, line {line}"))
             case {"kind": "arm", "arm": str(arm), "facts": dict(facts)}:
                 self.arms[arm] = facts
+            case {"kind": "reference", "block": int(block), "spawn_ns": int(spawn_ns)} if (
+                0 <= block < 2**63 and 0 < spawn_ns < 2**63
+            ):
+                self.references[block] = spawn_ns
             case {"kind": "wave"}:
                 pass
             case {"kind": "run"}:

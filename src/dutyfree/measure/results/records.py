@@ -95,3 +95,5 @@ class Results:
     """The number of planned trials; fewer were run if a time limit or an interrupt cut the study short."""
     cut_short: str = ""
     """Why the study was cut short; empty if it was not."""
+    references: Mapping[int, int] = field(default_factory=dict)
+    """By block, in nanoseconds: how long a bare process took just before the block. It shows drift of the machine."""

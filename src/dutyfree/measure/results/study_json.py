@@ -18,6 +18,8 @@ def study_as_json(study: Study) -> dict[str, Any]:
     content = asdict(study)
     for arm in content["arms"]:
         arm["options"] = dict(arm["options"])
+        if arm["python"] is None:  # so that versions that do not know it can read the others
+            del arm["python"]
     for grid in content["grids"]:
         grid["warmths"] = [str(each) for each in grid["warmths"]]
     return content
@@ -54,6 +56,7 @@ def _arm(table: Table) -> Arm:
         image=table.required("image", tables.unless_none(tables.nonempty_text)),
         max_trials=table.required("max_trials", tables.unless_none(tables.whole)),
         max_length=table.required("max_length", tables.unless_none(tables.whole)),
+        python=table.given("python", tables.nonempty_text, None),
     )
 
 

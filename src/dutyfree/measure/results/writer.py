@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -130,6 +130,14 @@ class ResultsWriter:
     def sync(self) -> None:
         """Wait until all records are on the disk."""
         self._write(sync=True)
+
+    def records(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Actions and spans of a trial that another process ran, in the form of the journal."""
+        self._write(*records)
+
+    def reference(self, block: int, spawn_ns: int) -> None:
+        """How long a bare process took just before this block."""
+        self._write(layout.reference_record(block, spawn_ns))
 
     def arm(self, name: str, facts: Mapping[str, Any]) -> None:
         """The facts of an arm; they replace earlier ones."""

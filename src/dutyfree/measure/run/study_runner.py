@@ -20,9 +20,11 @@ from dutyfree.measure.results.records import Trial, TrialOutcome
 from dutyfree.measure.results.writer import ResultsWriter, Unwritable
 from dutyfree.measure.run.arms import OPEN_TIMEOUT_S, OpenArm, load_substrate, open_arm
 from dutyfree.measure.run.cold import PageCache, SeenSandboxes
+from dutyfree.measure.run.installation import Installation, open_installation
 from dutyfree.measure.run.pace import Pace
-from dutyfree.measure.run.trial import Attempt, Job, TrialLog
-from dutyfree.measure.run.wave import Arrival, ServiceTimes, Unrecorded, run_wave
+from dutyfree.measure.run.reference import bare_spawn_ns
+from dutyfree.measure.run.trial import GRACE_S, Attempt, Job, TrialLog, described
+from dutyfree.measure.run.wave import Arrival, ServiceTimes, Unrecorded, failed_trial, run_wave
 from dutyfree.measure.workloads.drawing import draw
 from dutyfree.measure.workloads.workload import Workload
 from dutyfree.substrates.guarded.substrate import DESTROY_TIMEOUT_S
@@ -57,6 +59,7 @@ class StudyRunner:
         *,
         on_progress: Callable[[Progress], None] = lambda _: None,
         load: Callable[[Arm], Substrate] = load_substrate,
+        fingerprints: Mapping[str, str] | None = None,
         open_timeout_s: float = OPEN_TIMEOUT_S,
         destroy_timeout_s: float = DESTROY_TIMEOUT_S,
     ) -> None:
@@ -65,9 +68,11 @@ class StudyRunner:
         self._workloads = workloads
         self._on_progress = on_progress
         self._load = load
+        self._fingerprints = fingerprints or {}
         self._open_timeout_s = open_timeout_s
         self._destroy_timeout_s = destroy_timeout_s
         self._arms: dict[str, OpenArm] = {}
+        self._workers: dict[str, Installation] = {}
         self._unavailable: dict[str, str] = {}
         self._seen = SeenSandboxes()
         self._service = ServiceTimes(writer.earlier)
@@ -142,17 +147,24 @@ class StudyRunner:
             if arm.name not in wanted:
                 continue
             try:
-                opened = await open_arm(
-                    arm, timeout_s=self._open_timeout_s, destroy_timeout_s=self._destroy_timeout_s, load=self._load
-                )
+                self._learn(arm.name, await self._open_arm(arm))
             except InvalidRequest:
                 raise
             except DutyfreeError as error:
                 self._unavailable[arm.name] = error.message[:MAX_CAUSE]
                 self._writer.arm(arm.name, {"unavailable": error.message[:MAX_CAUSE], "hint": error.hint})
-            else:
-                self._arms[arm.name] = opened
-                self._learn(arm.name, opened.facts)
+
+    async def _open_arm(self, arm: Arm) -> Mapping[str, Any]:
+        """Open the arm, here or in its own installation. Returns its facts."""
+        if arm.python is not None:
+            worker, facts = await open_installation(self._study, arm, self._fingerprints, self._open_timeout_s)
+            self._workers[arm.name] = worker
+            return facts
+        opened = await open_arm(
+            arm, timeout_s=self._open_timeout_s, destroy_timeout_s=self._destroy_timeout_s, load=self._load
+        )
+        self._arms[arm.name] = opened
+        return opened.facts
 
     async def _close(self) -> None:
         """Close every arm. Never raises, because it also runs after an error."""
@@ -161,6 +173,8 @@ class StudyRunner:
             if problem:
                 with contextlib.suppress(Unwritable):
                     self._learn(name, {"not closed": problem})
+        for worker in self._workers.values():
+            await worker.close()
         if self._page_cache is not None:
             self._page_cache.close()
 
@@ -169,9 +183,14 @@ class StudyRunner:
             if time.monotonic() >= self._end_s:
                 self._stopped = TIME_LIMIT
                 return
+            if spawn_ns := await asyncio.to_thread(bare_spawn_ns):
+                self._writer.reference(block.number, spawn_ns)
             for turn in block.by_arm():
                 condition = turn[0].condition
-                if condition.arm in self._arms:
+                if condition.arm in self._workers:
+                    self._tell(condition)
+                    await self._elsewhere(turn[0])
+                elif condition.arm in self._arms:
                     self._tell(condition)
                     await (self._alone(turn[0]) if condition.concurrency == 1 else self._together(turn))
                 else:
@@ -189,6 +208,29 @@ class StudyRunner:
             await attempt.discard()
         self._service.note(trial)
         self._record(trial, attempt, time.monotonic() - start_s, sync=True)
+
+    async def _elsewhere(self, planned: PlannedTrial) -> None:
+        """Let the arm's own installation run the trial. A worker that fails is not asked again."""
+        start_s, sequence, name = time.monotonic(), self._writer.next_sequence(), planned.condition.arm
+        trajectory = draw(self._workloads[planned.condition.workload], planned.condition.length, planned.seed)
+        think_s = sum(each.think_s for each in trajectory) if self._study.keep_think_time else 0.0
+        # Preparation, actions and the proof of newness have the trial's time limit each; then the sandbox is destroyed.
+        timeout_s = 3 * (self._study.trial_timeout_s + think_s + GRACE_S) + 4 * DESTROY_TIMEOUT_S
+        self._writer.begin(planned, sequence=sequence, late_ns=0, evicted={})
+        try:
+            done = await self._workers[name].run(
+                planned, sequence, self._mark(), [each.name for each in trajectory], timeout_s
+            )
+        except DutyfreeError as error:
+            await self._workers.pop(name).close()
+            self._learn(name, {"unavailable": error.message[:MAX_CAUSE]})
+            self._unavailable[name] = error.message[:MAX_CAUSE]
+            self._note(
+                failed_trial(planned, sequence, described(error)), "", None, time.monotonic() - start_s, sync=True
+            )
+            return
+        self._writer.records(done.records)
+        self._note(done.trial, done.sandbox, done.unenforced, time.monotonic() - start_s, sync=True)
 
     async def _together(self, turn: tuple[PlannedTrial, ...]) -> None:
         start_s = time.monotonic()
@@ -239,10 +281,13 @@ class StudyRunner:
         condition = planned.condition
         workload = self._workloads[condition.workload]
         trajectory = draw(workload, condition.length, planned.seed)
-        self._marks += 1
-        mark = f"{self._token}-{self._marks}"
-        job = Job(planned, self._study, self._arms[condition.arm], workload, trajectory, mark)
+        job = Job(planned, self._study, self._arms[condition.arm], workload, trajectory, self._mark())
         return Attempt(job, log, self._seen)
+
+    def _mark(self) -> str:
+        """The content of the next trial's canaries."""
+        self._marks += 1
+        return f"{self._token}-{self._marks}"
 
     async def _evict(self, attempts: Sequence[Attempt], condition: Condition) -> Mapping[str, Any]:
         if self._page_cache is None or condition.warmth is not Warmth.COLD:
@@ -255,17 +300,17 @@ class StudyRunner:
             return {}
 
     def _record(self, trial: Trial, attempt: Attempt, took_s: float, *, sync: bool) -> None:
-        self._writer.end(trial, sandbox=attempt.sandbox_id, sync=sync)
+        self._note(trial, attempt.sandbox_id, attempt.unenforced, took_s, sync=sync)
+
+    def _note(self, trial: Trial, sandbox: str, unenforced: list[str] | None, took_s: float, *, sync: bool) -> None:
+        self._writer.end(trial, sandbox=sandbox, sync=sync)
         self._done += 1
         self._failed += not trial.completed
         self._pace.note(trial.condition, took_s)
-        self._note_limits(trial.condition.arm, attempt)
+        name = trial.condition.arm
+        if "unenforced" not in self._facts[name] and unenforced is not None:  # the first sandbox shows it
+            self._learn(name, {"unenforced": unenforced})
         self._tell(trial.condition)
-
-    def _note_limits(self, name: str, attempt: Attempt) -> None:
-        """Record which limits the arm's sandboxes do not enforce; the first sandbox shows it."""
-        if "unenforced" not in self._facts[name] and attempt.unenforced is not None:
-            self._learn(name, {"unenforced": attempt.unenforced})
 
     def _learn(self, name: str, facts: Mapping[str, Any]) -> None:
         self._facts[name] = {**self._facts.get(name, {}), **facts}

@@ -82,6 +82,14 @@ async def run_wave(
 
 def refused_trial(planned: PlannedTrial, sequence: int, late_ns: int, most: int) -> Trial:
     """The failed trial of a trajectory that was refused because too many were running."""
+    cause = f"{OVERLOAD}: {most} were under way already"
+    return failed_trial(planned, sequence, cause, late_ns=late_ns, phase=Phase.QUEUE)
+
+
+def failed_trial(
+    planned: PlannedTrial, sequence: int, cause: str, *, late_ns: int = 0, phase: Phase | None = None
+) -> Trial:
+    """A trial of which nothing was measured, because of the infrastructure."""
     return Trial(
         number=planned.number,
         sequence=sequence,
@@ -92,8 +100,8 @@ def refused_trial(planned: PlannedTrial, sequence: int, late_ns: int, most: int)
         first_observation_ns=None,
         by_phase=dict.fromkeys(Phase, 0),
         late_ns=late_ns,
-        failed_phase=Phase.QUEUE,
-        cause=f"{OVERLOAD}: {most} were under way already",
+        failed_phase=phase,
+        cause=cause,
     )
 
 

@@ -52,6 +52,7 @@ class Code(StrEnum):
     DIFFERENT_STUDIES = "different-studies"
     DIFFERENT_ACTIONS = "different-actions"
     ROUNDED = "rounded"
+    NOT_INTERLEAVED = "not-interleaved"
 
 
 def few_sandboxes(n: int) -> Caveat:
@@ -219,3 +220,13 @@ def different_actions(workload: str, names: Sequence[str]) -> Caveat:
 def rounded(text: str) -> Caveat:
     """An input that was published rounded."""
     return Caveat(Code.ROUNDED, text)
+
+
+def not_interleaved(machine: float | None) -> Caveat:
+    """Two runs at different times; `machine` is the change of the reference between them, None if it is not known."""
+    if machine is None:
+        known = "no reference shows how much the machine changed between them"
+    else:
+        trend = "slower" if machine > 1 else "faster"
+        known = f"the machine itself was {abs(machine - 1):.1%} {trend} in the second"
+    return Caveat(Code.NOT_INTERLEAVED, f"the runs were not interleaved: {known}")
