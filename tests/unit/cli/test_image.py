@@ -76,7 +76,6 @@ def wait_until(happened: Callable[[], object]) -> None:
         (["remove", "nowhere"], "no image 'nowhere'"),
         (["prune", "--older-than", "soon"], "not a duration; write seconds, or with a unit"),
         (["prune", "--keep", "much"], "not a size; write bytes, or with a unit"),
-        ([], "usage: dutyfree image [-h] COMMAND"),
     ],
 )
 def test_wrong_usage_is_2_and_says_why(dutyfree: Shell, words: list[str], said: str) -> None:
