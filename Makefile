@@ -106,6 +106,7 @@ bench-all: native
 	$(BIN)/python benchmarks/pools.py
 	$(BIN)/python benchmarks/background.py
 	$(BIN)/python benchmarks/grpo.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulation.py
 	$(MAKE) --no-print-directory bench-engines
 

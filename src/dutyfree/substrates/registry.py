@@ -71,10 +71,9 @@ def load(name: str, **options: Any) -> Substrate:
 
 def unknown(name: str) -> InvalidRequest:
     """The error for a name that is not registered, with the names that are."""
-    known = (*names(), AUTO)
-    return InvalidRequest(
-        f"there is no substrate {name!r:.80}", hint=f"{did_you_mean(name, known)}choose one of: {', '.join(known)}"
-    )
+    known = names()
+    meant = did_you_mean(name, known if name == AUTO else (*known, AUTO))
+    return InvalidRequest(f"there is no substrate {name!r:.80}", hint=f"{meant}choose one of: {', '.join(known)}")
 
 
 def wrong_options(name: str, factory: Callable[..., Any], options: Iterable[str], error: TypeError) -> InvalidRequest:

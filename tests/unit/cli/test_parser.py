@@ -55,6 +55,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         (["compare", "a", "b", "c"], "error: 'c' is one argument too many", "`dutyfree compare --help`"),
         (["run", "--substrate", "gvsor", "true"], "error: there is no substrate 'gvsor'", "did you mean gvisor?"),
         (["run", "--substrate", "auot", "true"], "error: there is no substrate 'auot'", "did you mean auto?"),
+        (["doctor", "auto"], "error: there is no substrate 'auto'", "hint: choose one of: cell, docker"),
         (["doctor", "cel"], "error: there is no substrate 'cel'", "did you mean cell?"),
         (["run", "--option", "foo=1", "true"], "error: substrate 'cell' has no option 'foo'", "it has: masks, store, "),
         (["run", "--option", "mask=1", "true"], "error: substrate 'cell' has no option 'mask'", "did you mean masks?"),
