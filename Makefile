@@ -25,8 +25,9 @@ few-packages:
 
 $(READY): pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud,measure]'
+	@$(STEP) 'set-up: a virtual environment in $(VENV)' $(PYTHON) -m venv $(VENV)
+	@$(STEP) 'set-up: compile Dutyfree; install it, and what tests and measuring need (one to three minutes)' \
+		scripts/progress $(BIN)/python -m pip install --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud,measure]'
 	@touch $@
 
 # An editable install compiles once; this keeps what it installed current while native/ is being changed.
@@ -105,6 +106,7 @@ bench-all: native
 	$(BIN)/python benchmarks/pools.py
 	$(BIN)/python benchmarks/background.py
 	$(BIN)/python benchmarks/grpo.py
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulation.py
 	$(MAKE) --no-print-directory bench-engines
 

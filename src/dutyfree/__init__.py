@@ -1,65 +1,12 @@
 """Coding-agent rollouts without the infrastructure tax.
 
 `dutyfree.local` is a host that gives out sandboxes on this machine; `dutyfree.sync.local` is the same without `await`.
-What needs an event loop is loaded when it is first used: the command line answers `--help` without it.
+Every name is loaded when it is first used: `import dutyfree` costs a fraction of starting Python.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
-from dutyfree.errors import (
-    ArchiveRefused,
-    BuildFailed,
-    CallerError,
-    CapacityError,
-    DeadlineExceeded,
-    DutyfreeError,
-    FileFailed,
-    GuestMisbehaved,
-    InfraFailed,
-    InvalidRequest,
-    LeaseLost,
-    LinkFailed,
-    PortFailed,
-    SandboxGone,
-    SandboxPaused,
-    SandboxReset,
-    SessionEnded,
-    SubstrateFailed,
-    SubstrateUnavailable,
-    Unsupported,
-)
-from dutyfree.model import (
-    Capability,
-    Chunk,
-    Egress,
-    EgressRecord,
-    FileEvent,
-    FileEventKind,
-    FileInfo,
-    FileInput,
-    FileKind,
-    GitInput,
-    Image,
-    Isolation,
-    ListeningPort,
-    Metrics,
-    Mount,
-    Network,
-    Observation,
-    OutputChunk,
-    Phase,
-    ProcessInfo,
-    Recipe,
-    Resources,
-    Span,
-    Stage,
-    Unenforced,
-    Usage,
-    Writes,
-)
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would double the time of this import
 
 if TYPE_CHECKING:
     from dutyfree import sync
@@ -72,9 +19,60 @@ if TYPE_CHECKING:
     from dutyfree.client.process import Process
     from dutyfree.client.stream import Stream
     from dutyfree.contract import Connection, Files, Session, Snapshot, Substrate, Terminal, Watch
+    from dutyfree.errors import (
+        ArchiveRefused,
+        BuildFailed,
+        CallerError,
+        CapacityError,
+        DeadlineExceeded,
+        DutyfreeError,
+        FileFailed,
+        GuestMisbehaved,
+        InfraFailed,
+        InvalidRequest,
+        LeaseLost,
+        LinkFailed,
+        PortFailed,
+        SandboxGone,
+        SandboxPaused,
+        SandboxReset,
+        SessionEnded,
+        SubstrateFailed,
+        SubstrateUnavailable,
+        Unsupported,
+    )
     from dutyfree.images.recipes.file import load_recipe
     from dutyfree.leases.secret import Secret
     from dutyfree.leases.table import Lease
+    from dutyfree.model import (
+        Capability,
+        Chunk,
+        Egress,
+        EgressRecord,
+        FileEvent,
+        FileEventKind,
+        FileInfo,
+        FileInput,
+        FileKind,
+        GitInput,
+        Image,
+        Isolation,
+        ListeningPort,
+        Metrics,
+        Mount,
+        Network,
+        Observation,
+        OutputChunk,
+        Phase,
+        ProcessInfo,
+        Recipe,
+        Resources,
+        Span,
+        Stage,
+        Unenforced,
+        Usage,
+        Writes,
+    )
     from dutyfree.pool.options import PoolOptions
     from dutyfree.pool.status import PoolStatus
 
@@ -154,41 +152,89 @@ __all__ = [
     "sync",
 ]
 
-
-_ELSEWHERE = {
-    "Box": "dutyfree.client.box",
-    "Connection": "dutyfree.contract",
-    "Files": "dutyfree.contract",
-    "Forward": "dutyfree.client.ports",
-    "Group": "dutyfree.client.groups",
-    "Host": "dutyfree.client.host",
-    "HostPool": "dutyfree.client.host_pool",
-    "Lease": "dutyfree.leases.table",
-    "LocalHost": "dutyfree.client.local",
-    "PoolOptions": "dutyfree.pool.options",
-    "PoolStatus": "dutyfree.pool.status",
-    "Rollout": "dutyfree.client.groups",
-    "Secret": "dutyfree.leases.secret",
-    "Session": "dutyfree.contract",
-    "Snapshot": "dutyfree.contract",
-    "Process": "dutyfree.client.process",
-    "Stream": "dutyfree.client.stream",
-    "Substrate": "dutyfree.contract",
-    "Terminal": "dutyfree.contract",
-    "Watch": "dutyfree.contract",
-    "load_recipe": "dutyfree.images.recipes.file",
-    "local": "dutyfree.client.local",
+_HOMES = {
+    "dutyfree.client.box": ("Box",),
+    "dutyfree.client.groups": ("Group", "Rollout"),
+    "dutyfree.client.host": ("Host",),
+    "dutyfree.client.host_pool": ("HostPool",),
+    "dutyfree.client.local": ("LocalHost", "local"),
+    "dutyfree.client.ports": ("Forward",),
+    "dutyfree.client.process": ("Process",),
+    "dutyfree.client.stream": ("Stream",),
+    "dutyfree.contract": ("Connection", "Files", "Session", "Snapshot", "Substrate", "Terminal", "Watch"),
+    "dutyfree.errors": (
+        "ArchiveRefused",
+        "BuildFailed",
+        "CallerError",
+        "CapacityError",
+        "DeadlineExceeded",
+        "DutyfreeError",
+        "FileFailed",
+        "GuestMisbehaved",
+        "InfraFailed",
+        "InvalidRequest",
+        "LeaseLost",
+        "LinkFailed",
+        "PortFailed",
+        "SandboxGone",
+        "SandboxPaused",
+        "SandboxReset",
+        "SessionEnded",
+        "SubstrateFailed",
+        "SubstrateUnavailable",
+        "Unsupported",
+    ),
+    "dutyfree.images.recipes.file": ("load_recipe",),
+    "dutyfree.leases.secret": ("Secret",),
+    "dutyfree.leases.table": ("Lease",),
+    "dutyfree.model": (
+        "Capability",
+        "Chunk",
+        "Egress",
+        "EgressRecord",
+        "FileEvent",
+        "FileEventKind",
+        "FileInfo",
+        "FileInput",
+        "FileKind",
+        "GitInput",
+        "Image",
+        "Isolation",
+        "ListeningPort",
+        "Metrics",
+        "Mount",
+        "Network",
+        "Observation",
+        "OutputChunk",
+        "Phase",
+        "ProcessInfo",
+        "Recipe",
+        "Resources",
+        "Span",
+        "Stage",
+        "Unenforced",
+        "Usage",
+        "Writes",
+    ),
+    "dutyfree.pool.options": ("PoolOptions",),
+    "dutyfree.pool.status": ("PoolStatus",),
 }
-"""What is imported when it is first used: `import dutyfree` stays quick."""
+"""The names of each module that are also names of this package. A test compares them with the imports above."""
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name == "sync":
-        return importlib.import_module("dutyfree.sync")
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+        return import_module("dutyfree.sync")
+    for module, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'dutyfree' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # What users can use, and no names that only this file needs.
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

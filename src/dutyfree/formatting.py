@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _SIZES = ("KiB", "MiB", "GiB", "TiB")
 _SPANS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -96,6 +96,14 @@ def quoted(name: bytes) -> str:
     """A file's name for a message: printable, and at most about 200 characters, whatever the name holds."""
     text = repr(name[: 4 * _QUOTED_CHARACTERS].decode("utf-8", "backslashreplace"))
     return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}...'"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, `did you mean --memory? `; empty if nothing known is like the word."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    found = get_close_matches(word, list(known), n=1)
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def display_width(text: str) -> int:

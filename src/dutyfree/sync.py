@@ -14,6 +14,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
+from dutyfree.choose.decision import Decision
 from dutyfree.client.box import DEFAULT_PORT_TIMEOUT_S
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.egress import BoxEgress as AsyncBoxEgress
@@ -423,8 +424,13 @@ class LocalHost(Host):
 
     @property
     def why(self) -> str:
-        """One sentence that explains the choice of the substrate by `"auto"`; empty if the caller chose it."""
+        """Why `"auto"` chose this substrate and passed over each other one; empty if the caller chose it."""
         return self._inner.why
+
+    @property
+    def decision(self) -> Decision | None:
+        """The choice by `"auto"`: all costs, and in `passed_over` the reason for each other candidate, by its name."""
+        return self._inner.decision
 
     @property
     def has_default_image(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from dutyfree.choose.candidates import read_candidates
-from dutyfree.choose.decision import Candidate, Decision, choose
+from dutyfree.choose.decision import Candidate, Decision, choose, none_allowed, refusal
 from dutyfree.choose.trust import Trust
 from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateUnavailable
@@ -18,7 +18,6 @@ from dutyfree.model.limits import MIB
 from dutyfree.substrates import registry
 from dutyfree.substrates.guarded import GuardedSubstrate
 
-AUTO: Final = "auto"
 PRIORS: Final = (
     Candidate("process", "process", Isolation.NONE, 0.0019, 0.0001),
     Candidate("cell", "cell", Isolation.CONTAINER, 0.0027, 0.0001, memory_bytes=MIB),
@@ -62,34 +61,40 @@ class Choice:
         found = PRIORS if advice is None else read_candidates(Path(advice))
         return cls(wanted, expected_actions, expected_work_s, found, accept_emulated)
 
-    def decide(self, left_out: Sequence[str] = ()) -> Decision:
-        """Decide between the candidates that are not left out. Raises Unsupported if the trust class allows none."""
-        found = [each for each in self.candidates if each.name not in left_out]
-        return choose(found, self.trust, self.actions, self.work_s, accept_emulated=self.accept_emulated)
+    def decide(self, failures: Mapping[str, str] | None = None) -> Decision:
+        """Decide between the candidates that have not failed; `failures` has the reason of each that has.
+
+        Raises Unsupported, with all reasons, if no candidate is left that the trust class allows.
+        """
+        failed = dict(failures or {})
+        refused = {each.name: self._refusal(each) for each in self.candidates if each.name not in failed}
+        if failed and all(refused.values()):
+            raise none_allowed(self.trust, {**failed, **refused})
+        found = [each for each in self.candidates if each.name not in failed]
+        decision = choose(found, self.trust, self.actions, self.work_s, accept_emulated=self.accept_emulated)
+        return replace(decision, unavailable=failed)
+
+    def _refusal(self, candidate: Candidate) -> str:
+        return refusal(candidate, self.trust, self.accept_emulated)
 
 
 async def opened(options: dict[str, Any]) -> tuple[GuardedSubstrate, Decision]:
     """Open the cheapest substrate that the trust class allows. Substrates that do not work here are skipped.
 
-    Raises Unsupported if no allowed substrate works here; the reasons are notes of the error.
+    The decision says of every other candidate why it was passed over. Raises Unsupported, with the reason for each
+    candidate, if none is left.
     """
     try:
         choice = Choice.of(**options)
     except TypeError as error:
-        raise InvalidRequest(f"substrate 'auto' does not take these options: {error}") from error
+        raise registry.wrong_options(registry.AUTO, Choice.of, options, error) from error
     failures: dict[str, str] = {}
     while True:
+        decision = choice.decide(failures)
         try:
-            decision = choice.decide(tuple(failures))
+            return await _open(choice, decision.chosen), decision
         except DutyfreeError as error:
-            for name, reason in failures.items():
-                error.add_note(f"{name}: {reason}")
-            raise
-        found = decision.chosen
-        try:
-            return await _open(choice, found), decision
-        except (SubstrateUnavailable, InvalidRequest) as error:
-            failures[found.name] = str(error)
+            failures[decision.chosen.name] = str(error)
 
 
 async def _open(choice: Choice, found: Candidate) -> GuardedSubstrate:

@@ -140,11 +140,27 @@ class Decision:
     reigns: tuple[Reign, ...]
     """The cheapest candidate for each number of actions, fewest actions first."""
     why: str
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """By name: why a candidate that the trust class allows, or may allow, could not be used on this machine."""
 
     @property
     def chosen(self) -> Candidate:
         """The cheapest eligible candidate."""
         return self.eligible[0].candidate
+
+    @property
+    def passed_over(self) -> dict[str, str]:
+        """Why each other candidate was not chosen, by its name: first what did not work, then what is not allowed,
+        then what costs more."""
+        best = self.eligible[0].total
+        costlier = {each.candidate.name: f"costs {each.total:,.3f}, not {best:,.3f}" for each in self.eligible[1:]}
+        return {**self.unavailable, **{each.cost.candidate.name: each.reason for each in self.excluded}, **costlier}
+
+    @property
+    def explanation(self) -> str:
+        """`why`, and why each other candidate was passed over."""
+        others = "; ".join(f"{name}: {reason}" for name, reason in self.passed_over.items())
+        return f"{self.why}. Passed over: {others}" if others else self.why
 
 
 def choose(
@@ -168,11 +184,11 @@ def choose(
     weights = weights if weights is not None else Weights()
     _check(candidates, expected_actions, expected_work_s)
     costs = [cost_of(each, expected_actions, expected_work_s, weights) for each in candidates]
-    refused = {each.name: _refusal(each, trust, accept_emulated) for each in candidates}
+    refused = {each.name: refusal(each, trust, accept_emulated) for each in candidates}
     eligible = [cost for cost in costs if not refused[cost.candidate.name]]
     excluded = tuple(Excluded(cost, why) for cost in costs if (why := refused[cost.candidate.name]))
     if not eligible:
-        raise _none_allowed(trust, excluded)
+        raise none_allowed(trust, {each.cost.candidate.name: each.reason for each in excluded})
     eligible.sort(key=lambda cost: (cost.total, -cost.candidate.isolation))
     crossovers = tuple(_crossovers(eligible))
     return Decision(
@@ -211,7 +227,7 @@ def cost_of(candidate: Candidate, actions: int, work_s: float, weights: Weights)
     )
 
 
-def _refusal(candidate: Candidate, trust: Trust, accept_emulated: bool) -> str:
+def refusal(candidate: Candidate, trust: Trust, accept_emulated: bool) -> str:
     """Why the trust class does not allow this candidate; empty if it does."""
     least = trust.least_isolation
     if candidate.isolation < least:
@@ -221,10 +237,11 @@ def _refusal(candidate: Candidate, trust: Trust, accept_emulated: bool) -> str:
     return ""
 
 
-def _none_allowed(trust: Trust, excluded: Sequence[Excluded]) -> Unsupported:
-    reasons = "; ".join(f"{each.cost.candidate.name}: {each.reason}" for each in excluded)
+def none_allowed(trust: Trust, refused: Mapping[str, str]) -> Unsupported:
+    """The error if no candidate is left; `refused` has the reason for each."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
     return Unsupported(
-        f"no substrate here isolates strongly enough for the trust class {str(trust)!r} ({reasons})",
+        f"no substrate that works here isolates strongly enough for the trust class {str(trust)!r} ({reasons})",
         hint="use gvisor for `untrusted`, a microvm or vm on a machine with KVM for `hostile`",
     )
 

@@ -30,9 +30,10 @@ def register(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "advise",
         help="recommend a substrate and the size of its pool",
-        description="Choose the cheapest arm of a study whose isolation is strong enough for the code that will run. "
-        "Show the calculation: every term for every arm, which arms are excluded and why, the length at which another "
-        "arm becomes cheaper, and how many sandboxes to keep ready. The numbers are the study's, with its caveats.",
+        description="Choose the cheapest arm of a study (one substrate with its options) whose isolation is strong "
+        "enough for the code that will run. Show the calculation: every term for every arm, which arms are excluded "
+        "and why, the length at which another arm becomes cheaper, and how many sandboxes to keep ready. The numbers "
+        "are the study's, with its caveats.",
         epilog="example: dutyfree advise results --trust model --actions 50 --work-s 60 --prompts 64 --group 8",
     )
     parser.add_argument("results", type=Path, metavar="DIR", help="results of `dutyfree bench`")

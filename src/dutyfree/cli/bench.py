@@ -37,7 +37,8 @@ def register(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="measure what the substrates of this machine cost",
-        description="Run a study: trials of every substrate, in random order within blocks, timed phase by phase. "
+        description="Run a study: trials of every arm (a substrate with its options), in random order within blocks, "
+        "timed phase by phase. "
         "Without a study file and without options, it measures the substrates that it finds here for about two "
         "minutes. The results are a directory; `report`, `compare` and `project` read it.",
         epilog="example: dutyfree bench --substrate cell --substrate docker:path=exec --workload T1 --length 50 "
@@ -65,9 +66,15 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         "--substrate",
         action="append",
         metavar="NAME[:OPTION=VALUE,...]",
-        help="may be repeated (default: those that are found here); `image` is also an option",
+        help="an arm of the study; may be repeated (default: those that are found here); `image` is also an option",
     )
-    group.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: T0)")
+    group.add_argument(
+        "--workload",
+        action="append",
+        metavar="NAME",
+        help="T0 (minimal commands), T1 (code inspection), T2 (a repair with tests), a TOML file, or a recording of an "
+        "agent; may be repeated (default: T0)",
+    )
     group.add_argument(
         "--length",
         action="append",

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.outcome import ExitCode, describe_unenforced
 from dutyfree.cli.quantities import DURATIONS, seconds
-from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
-from dutyfree.model import Image, Unenforced
+from dutyfree.errors import DutyfreeError, SubstrateFailed
 
 if TYPE_CHECKING:
+    from dutyfree.cli.progress_bar import Display
     from dutyfree.client import LocalHost
+    from dutyfree.model import Image, Unenforced
 
 PROBE_TIMEOUT_S = 60.0
+SLOW = ("microvm", "vm")
+"""Machines, which are tried when they are asked for: one that is emulated boots for half a minute or longer, and the
+first `vm` of a user builds the disk that all start from, for minutes."""
+SLOW_TIMEOUT_S = 900.0
+OPENING = {"vm": "opening it; the first time, a disk is built, which takes minutes"}
 DEFAULT_SUBSTRATE = "cell"
 
 
@@ -30,16 +33,20 @@ def register(commands: Any) -> None:
         "doctor",
         help="test which substrates work here, and say what is missing",
         description="Try each substrate: create a sandbox and run a command in it. An engine without an image to start "
-        "from (DUTYFREE_IMAGE names one) gets an empty image. The exit code is 0 if the named substrates (by default: "
+        f"from (DUTYFREE_IMAGE names one) gets an empty image. {' and '.join(SLOW)}, which may take minutes, are tried "
+        "when they are named, or with --all. The exit code is 0 if the named substrates (by default: "
         f"{DEFAULT_SUBSTRATE}) work, and 1 if one of them does not.",
+        epilog="example: dutyfree doctor cell docker",
     )
-    parser.add_argument("substrate", nargs="*", metavar="SUBSTRATE", help="only these (default: all)")
+    parser.add_argument(
+        "substrate", nargs="*", metavar="SUBSTRATE", help=f"only these (default: all but {' and '.join(SLOW)})"
+    )
+    parser.add_argument("--all", action="store_true", help=f"try {' and '.join(SLOW)}, too")
     parser.add_argument(
         "--timeout",
         type=seconds,
-        default=PROBE_TIMEOUT_S,
         metavar="TIME",
-        help=f"for each substrate: {DURATIONS} (default: %(default)g)",
+        help=f"for each substrate: {DURATIONS} (default: {PROBE_TIMEOUT_S:g}; machines: {SLOW_TIMEOUT_S:g})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(execute=execute)
@@ -65,55 +72,111 @@ class Finding:
 
 def execute(options: argparse.Namespace) -> int:
     """Try the substrates; print each finding as soon as it is known."""
-    import asyncio
-
     from dutyfree.cli.host_facts import host_facts
 
+    if options.substrate:
+        _check_names(options.substrate)
     facts = host_facts()
     if not options.json:
         _print(["host", *(_line(name, value) for name, value in facts.items())])
-    findings = asyncio.run(_try_all(options.substrate, options.timeout, None if options.json else _report))
+    # What trying needs takes longer to load than the facts: they are on the screen by now.
+    import asyncio
+    import json
+
+    names, not_tried = _chosen(options)
+    findings = asyncio.run(_try_all(names, options))
     if options.json:
-        print(json.dumps({"host": facts, "substrates": [asdict(each) for each in findings]}, indent=2))
+        found = [asdict(each) for each in findings]
+        print(json.dumps({"host": facts, "substrates": found, "not_tried": not_tried}, indent=2))
+    elif not_tried:
+        ask = f"may take minutes where there is no KVM; to try them: dutyfree doctor {' '.join(not_tried)}"
+        _print(["", f"{', '.join(not_tried)}: not tried", _line("reason", ask)])
     asked = [each for each in findings if each.name in (options.substrate or [DEFAULT_SUBSTRATE])]
     return ExitCode.DONE if all(each.works for each in asked) else ExitCode.FAILED
 
 
-async def _try_all(wanted: list[str], timeout_s: float, report: Callable[[Finding], None] | None) -> list[Finding]:
+def _check_names(names: list[str]) -> None:
+    """Raise InvalidRequest for a name that no substrate has."""
     from dutyfree.substrates import registry
 
-    for name in wanted:
+    for name in names:
         if name not in registry.names():
-            raise InvalidRequest(f"there is no substrate {name!r}", hint=f"there are: {', '.join(registry.names())}")
-    # The default first, and one at a time: two at once would disturb each other's timings.
-    names = sorted(wanted or registry.names(), key=lambda name: (name != DEFAULT_SUBSTRATE, name))
+            raise registry.unknown(name)
+
+
+def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The substrates to try, in this order, and those that are left out."""
+    from dutyfree.substrates import registry
+
+    known = registry.names()
+    left_out = [] if options.all or options.substrate else [name for name in known if name in SLOW]
+    wanted = set(options.substrate or known) | set(known if options.all else ())
+    # The default first, the slow ones last.
+    order = sorted(wanted - set(left_out), key=lambda name: (name != DEFAULT_SUBSTRATE, name in SLOW, name))
+    return order, left_out
+
+
+async def _try_all(names: list[str], options: argparse.Namespace) -> list[Finding]:
+    """The findings. One at a time: two at once would disturb each other's timings."""
+    from dutyfree.cli.progress_bar import Display
+
     findings = []
     for name in names:
-        finding = await _try(name, timeout_s)
-        if report is not None:
-            report(finding)
+        async with Display() as display:
+            if name in SLOW and not display.is_live:
+                display.say(f"trying {name}, which may take minutes")
+            finding = await _try(name, _timeout_s(name, options), display)
+        if not options.json:
+            _report(finding)
         findings.append(finding)
     return findings
 
 
-async def _try(name: str, timeout_s: float) -> Finding:
+def _timeout_s(name: str, options: argparse.Namespace) -> float:
+    if options.timeout is not None:
+        return float(options.timeout)
+    return SLOW_TIMEOUT_S if name in SLOW else PROBE_TIMEOUT_S
+
+
+async def _try(name: str, timeout_s: float, display: Display) -> Finding:
     import asyncio
 
     from dutyfree.client import local
 
     finding = Finding(name)
+    steps = Steps(finding, display)
     try:
-        async with asyncio.timeout(timeout_s), local(name) as host:
-            await _probe(host, finding)
+        async with asyncio.timeout(timeout_s):
+            await _probe(local(name), finding, steps)
     except DutyfreeError as error:
         finding.problem, finding.hint = error.message, error.hint
     except TimeoutError:
-        finding.problem, finding.hint = f"no answer within {timeout_s:g} s", "allow more time with --timeout"
+        finding.problem = f"no answer within {timeout_s:g} s; the step was: {steps.current}"
+        finding.hint = f"allow more time: dutyfree doctor {name} --timeout {4 * timeout_s:g}"
     else:
         finding.works = True
     if name == DEFAULT_SUBSTRATE:
         await asyncio.to_thread(_diagnose, finding)
     return finding
+
+
+class Steps:
+    """Times the steps of trying a substrate, and shows which one it is."""
+
+    def __init__(self, finding: Finding, display: Display) -> None:
+        self._finding = finding
+        self._display = display
+        self.current = ""
+
+    @contextmanager
+    def step(self, words: str, name: str | None = None) -> Iterator[None]:
+        """One step; `name` is its name in `timings_ms`, if it is listed there."""
+        self.current = words
+        self._display.state.begin(f"{self._finding.name}: {words}")
+        start_s = time.perf_counter()
+        yield
+        if name is not None:
+            self._finding.timings_ms[name] = round((time.perf_counter() - start_s) * 1e3, 2)
 
 
 def _diagnose(finding: Finding) -> None:
@@ -133,29 +196,36 @@ def _diagnose(finding: Finding) -> None:
     ]  # fmt: skip
 
 
-async def _probe(host: LocalHost, finding: Finding) -> None:
-    finding.isolation = host.isolation.label
-    finding.capabilities = sorted(host.capabilities)
-    image = await _image(host)
-    marks = [time.perf_counter()]
-    async with host.lease(image) as box:
-        marks.append(time.perf_counter())
-        if image is None:
-            seen = await box.run("true", timeout_s=PROBE_TIMEOUT_S)
-            if not seen.ok:
-                raise SubstrateFailed(f"`true` ended with exit code {seen.exit_code}, signal {seen.signal}")
-        else:
-            await box.files.write("/dutyfree-doctor", b"")  # the image has no program to run
-        marks.append(time.perf_counter())
+async def _probe(host: LocalHost, finding: Finding, steps: Steps) -> None:
+    from contextlib import AsyncExitStack
+
+    async with AsyncExitStack() as stack:
+        with steps.step(OPENING.get(finding.name, "opening it")):
+            await stack.enter_async_context(host)
+        finding.isolation = host.isolation.label
+        finding.capabilities = sorted(host.capabilities)
+        image = await _image(host)
+        with steps.step("creating a sandbox", "create"):
+            box = await host.acquire(image)
         finding.unenforced = box.unenforced
-    marks.append(time.perf_counter())
-    lengths = (round((end - start) * 1e3, 2) for start, end in pairwise(marks))
-    finding.timings_ms = dict(zip(("create", "run", "destroy"), lengths, strict=True))
+        with steps.step("running a command", "run"):
+            if image is None:
+                seen = await box.run("true", timeout_s=PROBE_TIMEOUT_S)
+                if not seen.ok:
+                    raise SubstrateFailed(f"`true` ended with exit code {seen.exit_code}, signal {seen.signal}")
+            else:
+                await box.files.write("/dutyfree-doctor", b"")  # the image has no program to run
+        with steps.step("destroying the sandbox", "destroy"):
+            await box.close()
 
 
 async def _image(host: LocalHost) -> Image | None:
     """None where the host has a default image; otherwise an image with nothing in it."""
     import asyncio
+    import tempfile
+    from pathlib import Path
+
+    from dutyfree.model import Image
 
     if host.has_default_image:
         return None

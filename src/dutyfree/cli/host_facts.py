@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
 import pwd
+import sys
 
 from dutyfree import machine
 
 
 def host_facts() -> dict[str, str]:
     """Facts by name, in words."""
+    kernel = os.uname()
     return {
-        "kernel": platform.release(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "python": platform.python_version(),
+        "kernel": kernel.release,
+        "machine": f"{kernel.machine}, {os.cpu_count()} CPUs",
+        "python": ".".join(map(str, sys.version_info[:3])),
         "user": _user(),
         "cgroups": machine.cgroups(),
         "user namespaces": _user_namespaces(),

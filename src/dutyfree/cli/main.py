@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import select
 import sys
 from collections.abc import Sequence
 
 from dutyfree import __version__
-from dutyfree.cli import (
-    advise,
-    bench,
-    compare,
-    doctor,
-    forward,
-    image,
-    pool,
-    project,
-    report,
-    run,
-    shell,
-    simulate,
-    top,
-)
 from dutyfree.cli.outcome import ExitCode, report_error
+from dutyfree.cli.parser import Parser
 from dutyfree.errors import BuildFailed, DutyfreeError
-from dutyfree.formatting import last_lines
 
-COMMANDS = (doctor, run, shell, forward, image, bench, report, compare, project, advise, simulate, pool, top)
+COMMANDS = (
+    "doctor",
+    "run",
+    "shell",
+    "forward",
+    "image",
+    "bench",
+    "report",
+    "compare",
+    "project",
+    "advise",
+    "simulate",
+    "pool",
+    "top",
+    "completion",
+)
+"""Each is a module of this package, with a function `register` that adds it to a parser."""
 SHOWN_LOG_LINES = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
-    options = build_parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    options = build_parser(words[0] if words else None).parse_args(words)
     try:
         code = int(options.execute(options))
         sys.stdout.flush()
@@ -53,18 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.BROKEN_PIPE
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; a command imports its dependencies only when it is executed."""
-    parser = argparse.ArgumentParser(
+def build_parser(command: str | None = None) -> Parser:
+    """The parser of this command alone; of all commands if it is none of them.
+
+    Importing one command and declaring its options takes a fraction of the time that all of them take.
+    """
+    parser = Parser(
         prog="dutyfree",
         description="Isolated sandboxes in milliseconds, without a daemon or an image; and measurements of their cost.",
-        epilog="exit codes: 0 done, 1 the check or build failed, 2 wrong usage, 3 infrastructure failure; "
-        "`run`, `shell` and `forward` pass the command's own code on",
+        epilog="example: dutyfree run -- python3 -c 'print(1)'\n"
+        "`dutyfree COMMAND --help` explains a command. Exit codes: 0 done, 1 the check or build failed, 2 wrong usage, "
+        "3 infrastructure failure; `run`, `shell` and `forward` pass the command's own code on.",
     )
     parser.add_argument("--version", action="version", version=f"dutyfree {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(commands)
+    commands = parser.add_commands()
+    for name in (command,) if command in COMMANDS else COMMANDS:
+        importlib.import_module(f"dutyfree.cli.{name}").register(commands)
     return parser
 
 
@@ -77,6 +86,8 @@ def _is_unread(descriptor: int) -> bool:
 
 def _report_build(error: BuildFailed, options: argparse.Namespace) -> int:
     """Print the end of the log, unless all of it was printed, and the error. The exit code is 1: the recipe failed."""
+    from dutyfree.formatting import last_lines
+
     if options.quiet or not getattr(options, "verbose", False):
         for line in last_lines(error.log, SHOWN_LOG_LINES):
             print(f"  {line}".rstrip(), file=sys.stderr)

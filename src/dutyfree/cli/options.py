@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from dutyfree.cli.outcome import describe_unenforced
 from dutyfree.cli.quantities import SIZES, or_none, positive, size_bytes
+from dutyfree.cli.store_option import existing_store
 from dutyfree.errors import InvalidRequest
+from dutyfree.formatting import plain
 from dutyfree.model import Egress, Image, Mount, Network, Resources, Writes
 
 if TYPE_CHECKING:
@@ -24,7 +26,13 @@ DEFAULTS = Resources()
 def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe a sandbox and its command."""
     sandbox = parser.add_argument_group("sandbox")
-    sandbox.add_argument("--substrate", default="cell", metavar="NAME", help="what makes the sandbox (default: cell)")
+    sandbox.add_argument(
+        "--substrate",
+        default="cell",
+        metavar="NAME",
+        help="what makes the sandbox: cell, docker, docker-gvisor, gvisor, microvm, vm, process; or auto, the cheapest "
+        "that works and is safe enough (default: cell)",
+    )
     sandbox.add_argument(
         "--option",
         action="append",
@@ -42,7 +50,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         "--recipe", type=Path, metavar="FILE", help="start from this recipe; it is built if it was not built before"
     )
     sandbox.add_argument(
-        "--store", type=Path, metavar="DIR", help="directory of the image store (default: this user's own store)"
+        "--store", type=Path, metavar="DIR", help="an image store that exists (default: this user's own store)"
     )
     sandbox.add_argument(
         "--network", choices=[str(each) for each in Network], default="none", help="network access (default: none)"
@@ -163,13 +171,16 @@ def host_for(options: argparse.Namespace) -> LocalHost:
 
     chosen = parse_options(options.option)
     if options.store is not None:
-        chosen["store"] = options.store
+        chosen["store"] = existing_store(options.store)
     return LocalHost(options.substrate, **chosen)
 
 
 @asynccontextmanager
 async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[Box]:
     """A lease on a sandbox as the options describe it."""
+    if host.decision is not None and not options.quiet:
+        lines = [host.decision.why, *(f"passed over {name}: {why}" for name, why in host.decision.passed_over.items())]
+        print("\n".join(f"auto: {plain(line)}" for line in lines), file=sys.stderr)
     resources = Resources(memory_bytes=options.memory, cpus=options.cpus, pids=options.pids, disk_bytes=options.disk)
     env = environment(options.env)
     image = await _built(host, options) if options.recipe is not None else options.image

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from dutyfree.errors import CallerError, DutyfreeError
 from dutyfree.formatting import plain
-from dutyfree.model import Observation, Unenforced
+
+if TYPE_CHECKING:
+    from dutyfree.model import Observation, Unenforced
 
 
 class ExitCode(IntEnum):

@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from dutyfree.pool.status_file import PublishedStatus
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("pool", help="show the pools of warm sandboxes on this machine")
-    inner = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser = commands.add_parser(
+        "pool",
+        help="show the pools of warm sandboxes on this machine",
+        description="Show the pools of warm sandboxes that your processes have opened on this machine.",
+        epilog="example: dutyfree pool status",
+    )
+    inner = parser.add_commands()
     status = inner.add_parser(
-        "status", help="show each pool's sandboxes, requests, failures, and the time that it saved"
+        "status",
+        help="show each pool's sandboxes, requests, failures, and the time that it saved",
+        description="Show each pool's sandboxes, requests, failures, and the time that it saved. The exit code is 1 if "
+        "no pool is open.",
+        epilog="example: dutyfree pool status --json",
     )
     form = status.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON: a list with one object for each pool")

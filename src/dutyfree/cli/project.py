@@ -52,7 +52,11 @@ def register(commands: Any) -> None:
         metavar="NAME=TIME",
         help=f"instead of results: the time of a trajectory of --steps: {DURATIONS} (may be repeated)",
     )
-    parser.add_argument("--paper", action="store_true", help="instead of results: reproduce the paper's Tables 1 and 2")
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="instead of results: reproduce Tables 1 and 2 of the paper that this method follows, arXiv 2607.01415",
+    )
     parser.add_argument(
         "--workload",
         metavar="NAME",

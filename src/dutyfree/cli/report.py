@@ -23,7 +23,9 @@ def register(commands: Any) -> None:
         "report",
         help="write a page with the results of a study",
         description="Write a page with figures and tables of a study's results: one file that works offline, and the "
-        "figures beside it as SVG and PNG. A summary is printed, too.",
+        "figures beside it as SVG and PNG. A summary is printed, too. An arm is one substrate with its options, as "
+        "the study compares it.",
+        epilog="example: dutyfree report results --baseline docker",
     )
     parser.add_argument("results", type=Path, metavar="DIR", help="the results of a study")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: DIR/report)")

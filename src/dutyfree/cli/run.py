@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 NO_LIMIT_BYTES = (1 << 63) - 1
 """Streamed output is passed on and not kept, so it needs no limit."""
 READ_BYTES = 64 * 1024
+NOT_FOUND = 127
+_SHELL_SYNTAX = re.compile(r"[\s&|;<>$`]")
 
 
 def register(commands: Any) -> None:
@@ -36,6 +40,8 @@ def register(commands: Any) -> None:
         usage="dutyfree run [options] -- COMMAND [ARGUMENT ...]",
         description="Run a command in a fresh sandbox. It reads what is piped in, its output is printed as it is "
         "written, and its exit code is passed on: 128 + N for signal N, 124 for a timeout.",
+        epilog="example: dutyfree run -- python3 -c 'print(1)'\n"
+        "example: dutyfree run --memory 1g --timeout 90s -- sh -c 'make && make test'",
     )
     parser.add_argument(
         "--timeout",
@@ -84,6 +90,7 @@ async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
     seen = await stream.wait()
     if not options.quiet:
         _warn_of_limits(seen, options)
+        _hint_at_a_shell(seen, command_words(options))
     return exit_code_of(seen)
 
 
@@ -98,6 +105,13 @@ def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
     for what, happened in met.items():
         if happened:
             print(f"warning: {what}", file=sys.stderr)
+
+
+def _hint_at_a_shell(seen: Observation, words: list[str]) -> None:
+    """For a shell line in place of a program's name: no program has such a name, so that it was not found."""
+    if seen.exit_code == NOT_FOUND and _SHELL_SYNTAX.search(words[0]):
+        line = shlex.quote(words[0] if len(words) == 1 else " ".join(words))
+        print(f"hint: this is a line for a shell, not a program's name: dutyfree run -- sh -c {line}", file=sys.stderr)
 
 
 async def _print_json(box: Box, stream: Stream) -> int:

@@ -30,6 +30,7 @@ def register(commands: Any) -> None:
         usage="dutyfree shell [options] [-- COMMAND [ARGUMENT ...]]",
         description="Open an interactive shell, or another program, in a fresh sandbox, on this terminal. "
         "Its exit code is passed on.",
+        epilog="example: dutyfree shell\nexample: dutyfree shell --network bridge -- python3",
     )
     add_sandbox_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -15,7 +15,12 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("top", help="watch the pools of warm sandboxes on this machine")
+    parser = commands.add_parser(
+        "top",
+        help="watch the pools of warm sandboxes on this machine",
+        description="Show the pools of warm sandboxes on this machine, again and again, until Ctrl-C.",
+        epilog="example: dutyfree top --every 500ms",
+    )
     parser.add_argument(
         "--every",
         type=_interval_s,

@@ -6,6 +6,7 @@ import asyncio
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, SubstrateFailed
@@ -16,9 +17,11 @@ from dutyfree.pool.ladder_cache import LadderCache
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
-from dutyfree.pool.status_file import EVERY_S, StatusFile
 from dutyfree.pool.wanted import Wanted
 from dutyfree.threads import in_thread
+
+if TYPE_CHECKING:
+    from dutyfree.pool.status_file import StatusFile
 
 
 class Leasing:
@@ -62,6 +65,8 @@ class Leasing:
     async def open(self) -> None:
         """Begin to give out leases and to keep sandboxes warm."""
         if self._shown:
+            from dutyfree.pool.status_file import StatusFile  # for pools alone
+
             self._status_file = await in_thread(StatusFile)
         await self.pool.open()
         if self._status_file is not None:
@@ -99,6 +104,8 @@ class Leasing:
             raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
 
     async def _write_status(self, status_file: StatusFile) -> None:
+        from dutyfree.pool.status_file import EVERY_S
+
         while True:
             with suppress(OSError):  # a full disk must not stop the pool
                 await in_thread(status_file.write, self.pool.status())

@@ -241,8 +241,13 @@ class LocalHost(Host):
 
     @property
     def why(self) -> str:
-        """One sentence that explains the choice of the substrate by `"auto"`; empty if the caller chose it."""
-        return self._decision.why if self._decision is not None else ""
+        """Why `"auto"` chose this substrate and passed over each other one; empty if the caller chose it."""
+        return self._decision.explanation if self._decision is not None else ""
+
+    @property
+    def decision(self) -> Decision | None:
+        """The choice by `"auto"`: all costs, and in `passed_over` the reason for each other candidate, by its name."""
+        return self._decision
 
     @property
     def isolation(self) -> Isolation:

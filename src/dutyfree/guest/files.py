@@ -21,7 +21,6 @@ from dutyfree.contract import (
     Watch,
 )
 from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
-from dutyfree.guest import transfer
 from dutyfree.guest.applets import applet_request, raise_if_failed
 from dutyfree.guest.exchanges import Collected
 from dutyfree.guest.runner import Runner
@@ -91,6 +90,8 @@ class GuestFiles(Files):
         self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
     ) -> None:
         with self._hinting():
+            from dutyfree.guest import transfer  # archives are for trees alone
+
             await transfer.upload(self._runner, Path(local), _checked(path), check_timeout(timeout_s), self._user)
 
     async def download(
@@ -102,6 +103,8 @@ class GuestFiles(Files):
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
         timeout_s = check_timeout(timeout_s)
+        from dutyfree.guest import transfer
+
         await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, timeout_s, self._user)
 
     def watch(self, path: str, *, recursive: bool = False) -> Watch:

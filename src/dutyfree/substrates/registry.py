@@ -7,14 +7,20 @@ is not open yet. A package cannot replace one of Dutyfree's own names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Substrate
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateUnavailable
+from dutyfree.formatting import did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "dutyfree.substrates"
+AUTO = "auto"
+"""The name by which a host chooses one of the others itself; no substrate can have it."""
 
 _BUILT_IN = {
     "process": "dutyfree.substrates.process:ProcessSubstrate",
@@ -42,7 +48,7 @@ def load(name: str, **options: Any) -> Substrate:
     # Plugins are searched only for other names: the search takes longer than making a cell.
     table = _built_in() if name in _BUILT_IN else _table()
     if name not in table:
-        raise InvalidRequest(f"there is no substrate {name!r}", hint=f"choose one of: {', '.join(sorted(table))}")
+        raise unknown(name)
     entry = table[name]
     try:
         factory = entry.load()
@@ -54,13 +60,33 @@ def load(name: str, **options: Any) -> Substrate:
         raise
     except TypeError as error:
         if options:
-            raise InvalidRequest(f"substrate {name!r} does not take these options: {error}") from error
+            raise wrong_options(name, factory, options, error) from error
         raise _broken(entry, f"it cannot be made: {error}") from error
     except Exception as error:
         raise _broken(entry, f"it cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(substrate, Substrate):
         raise _broken(entry, f"it returned a {type(substrate).__name__}, which is not a Substrate")
     return substrate
+
+
+def unknown(name: str) -> InvalidRequest:
+    """The error for a name that is not registered, with the names that are."""
+    known = names()
+    meant = did_you_mean(name, known if name == AUTO else (*known, AUTO))
+    return InvalidRequest(f"there is no substrate {name!r:.80}", hint=f"{meant}choose one of: {', '.join(known)}")
+
+
+def wrong_options(name: str, factory: Callable[..., Any], options: Iterable[str], error: TypeError) -> InvalidRequest:
+    """The error for options that a factory refused with `error`: names the first that is wrong, and the valid ones."""
+    import inspect
+
+    found = inspect.signature(factory).parameters.values()
+    known = [each.name for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    wrong = next((each for each in options if each not in known), None)
+    if wrong is None:
+        return InvalidRequest(f"substrate {name!r} does not take these options: {error}")
+    valid = f"{did_you_mean(wrong, known)}it has: {', '.join(known)}" if known else "it has no options"
+    return InvalidRequest(f"substrate {name!r} has no option {wrong!r:.80}", hint=valid)
 
 
 def parse_options(entries: Iterable[str]) -> dict[str, Any]:
@@ -78,15 +104,31 @@ def parse_options(entries: Iterable[str]) -> dict[str, Any]:
     return options
 
 
-def _built_in() -> dict[str, EntryPoint]:
-    return {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
+class _BuiltIn:
+    """An entry point of our own. `importlib.metadata` would do, but importing it takes longer than making a cell."""
+
+    dist = None
+
+    def __init__(self, name: str, value: str) -> None:
+        self.name = name
+        self.value = value
+
+    def load(self) -> Any:
+        module, _, attribute = self.value.partition(":")
+        return getattr(import_module(module), attribute)
 
 
-def _table() -> Mapping[str, EntryPoint]:
+def _built_in() -> dict[str, EntryPoint | _BuiltIn]:
+    return {name: _BuiltIn(name, value) for name, value in _BUILT_IN.items()}
+
+
+def _table() -> Mapping[str, EntryPoint | _BuiltIn]:
+    from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in entry_points(group=GROUP)} | _built_in()
 
 
-def _broken(entry: EntryPoint, why: str) -> SubstrateUnavailable:
+def _broken(entry: EntryPoint | _BuiltIn, why: str) -> SubstrateUnavailable:
     package = entry.dist.name if entry.dist is not None else None
     origin = f"{entry.value}, from the package {package}" if package else entry.value
     hint = f"reinstall or remove the package {package}" if package else None

@@ -76,7 +76,6 @@ def wait_until(happened: Callable[[], object]) -> None:
         (["remove", "nowhere"], "no image 'nowhere'"),
         (["prune", "--older-than", "soon"], "not a duration; write seconds, or with a unit"),
         (["prune", "--keep", "much"], "not a size; write bytes, or with a unit"),
-        ([], "required"),
     ],
 )
 def test_wrong_usage_is_2_and_says_why(dutyfree: Shell, words: list[str], said: str) -> None:
@@ -188,7 +187,10 @@ def test_an_export_replaces_only_when_told_to_and_only_images(dutyfree: Shell, r
 
 
 def test_damage_is_1_and_a_store_can_be_anywhere(dutyfree: Shell, root: Path, tmp_path: Path) -> None:
-    dutyfree("image", "import", "root", "--store", "elsewhere")
+    assert "no image store at 'elsewhere'" in dutyfree("image", "list", "--store", "elsewhere", code=2).stderr
+    assert not (dutyfree.directory / "elsewhere").exists(), "only a command that puts an image there makes a store"
+    done = dutyfree("image", "import", "root", "--store", "elsewhere")
+    assert "making a new image store at elsewhere\n" in done.stderr
     assert dutyfree.names() == []
     assert dutyfree("image", "check", "--store", "elsewhere").stdout == "no problems found\n"
     (tmp_path / "elsewhere" / "names" / "root.json").write_text("{")

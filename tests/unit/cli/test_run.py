@@ -75,6 +75,47 @@ def test_a_command_that_is_not_there() -> None:
     assert b"no-such-command-anywhere" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["no-such-a && no-such-b"], "'no-such-a && no-such-b'"),
+        (["echo hi"], "'echo hi'"),
+        (["no-such-a|b", "c"], "'no-such-a|b c'"),
+    ],
+)
+def test_a_shell_line_in_place_of_a_program_hints_at_a_shell(words: list[str], line: str) -> None:
+    done = subprocess.run([*DUTYFREE, "run", "--substrate", "process", "--", *words], capture_output=True, text=True)
+    assert done.returncode == 127
+    hint = f"hint: this is a line for a shell, not a program's name: dutyfree run -- sh -c {line}\n"
+    assert done.stderr.endswith(hint)
+
+
+def test_a_program_that_is_not_there_gets_no_hint_at_a_shell() -> None:
+    words = ["--substrate", "process", "--", "no-such-command-anywhere"]
+    assert b"hint" not in subprocess.run([*DUTYFREE, "run", *words], capture_output=True).stderr
+
+
+def test_a_store_that_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:
+    done = run("--store", str(tmp_path / "nope" / "x"), "--", "true")
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert b"error: there is no image store at " in done.stderr
+    assert b"hint: `dutyfree image build`" in done.stderr
+
+
+def test_auto_says_of_each_substrate_why_it_was_passed_over(tmp_path: Path) -> None:
+    known = {"acquire_s": 1, "action_overhead_s": 0, "slowdown": 1, "memory_bytes": 0, "failure_rate": 0}
+    known |= {"emulated": False, "options": {}, "isolation": "none"}
+    found = [{"name": "gone", "substrate": "nowhere", **known}, {"name": "here", "substrate": "process", **known}]
+    advice = {"kind": "advice", "evidence": [{"candidate": each} for each in found]}
+    (tmp_path / "advice.json").write_text(json.dumps(advice))
+    options = ["--option", "trust=trusted", "--option", f"advice={tmp_path / 'advice.json'}"]
+    done = subprocess.run([*DUTYFREE, "run", "--substrate", "auto", *options, "--", "true"], capture_output=True)
+    assert done.returncode == 0
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].startswith("auto: here is the only one")
+    assert lines[1].startswith("auto: passed over gone: there is no substrate 'nowhere'")
+
+
 def test_env_and_cwd() -> None:
     done = run("--env", "A=1", "--env", "PATH", "--cwd", "/usr", "--", "sh", "-c", "echo $A $PWD")
     assert done.stdout == b"1 /usr\n"

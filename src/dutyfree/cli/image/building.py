@@ -63,12 +63,14 @@ async def _build(options: argparse.Namespace) -> int:
 async def _built(recipe: Recipe, name: str, options: argparse.Namespace) -> Built:
     from dutyfree.cli.build_progress import BuildProgress
     from dutyfree.cli.progress_bar import Display
+    from dutyfree.cli.store_option import new_or_existing_store
     from dutyfree.client import local
     from dutyfree.images.recipes import builder
     from dutyfree.substrates import registry
     from dutyfree.substrates.guarded import GuardedSubstrate
 
-    substrate = GuardedSubstrate(registry.load("cell", store=options.store))
+    store = new_or_existing_store(options.store, quiet=options.quiet)
+    substrate = GuardedSubstrate(registry.load("cell", store=store))
     # The host closes the substrate in every case; the display ends first, so that errors come after its line.
     async with local(substrate) as host, Display(quiet=options.quiet) as display:
         progress = BuildProgress(display, verbose=options.verbose)

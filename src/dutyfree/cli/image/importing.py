@@ -47,7 +47,7 @@ async def _import(options: argparse.Namespace) -> int:
 
     if options.name is not None:
         check_name(options.name)
-    store = await in_thread(opened_store, options)
+    store = await in_thread(opened_store, options, may_make=True)
     async with Display(quiet=options.quiet) as display:
         display.state.begin("import", f"looking at {options.source}")
         source = await in_thread_with_progress(

@@ -20,8 +20,11 @@ def add_common_options(parser: argparse.ArgumentParser, *, moves: bool = False) 
         parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
-def opened_store(options: argparse.Namespace) -> Store:
-    """The store that the options name. Raises as `Store.open` does."""
+def opened_store(options: argparse.Namespace, *, may_make: bool = False) -> Store:
+    """The store that the options name; `may_make` a new one. Raises InvalidRequest, and as `Store.open` does."""
+    from dutyfree.cli.store_option import existing_store, new_or_existing_store
     from dutyfree.images.store import Store
 
-    return Store(options.store).open()
+    if may_make:
+        return Store(new_or_existing_store(options.store, quiet=options.quiet)).open()
+    return Store(existing_store(options.store)).open()

@@ -11,7 +11,7 @@ from typing import Self
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.ownership import Ownership
-from dutyfree.images.store import check, documents, locks, staging
+from dutyfree.images.store import documents, locks, staging
 from dutyfree.images.store.holds import FreshHolds, Hold, Holds
 from dutyfree.images.store.layers import LayerInfo, Layers
 from dutyfree.images.store.layout import Layout, default_store, hex_of, wrap_full_disk
@@ -20,7 +20,6 @@ from dutyfree.images.store.prune import Pruned, StageUse, plan
 from dutyfree.images.store.stages import CachedStage, Stages
 from dutyfree.images.store.usage import Usage, account
 from dutyfree.images.trees import copy_tree
-from dutyfree.images.trees.pack import pack
 from dutyfree.model.image import Image
 
 
@@ -111,6 +110,8 @@ class Store:
         `link` makes hard links instead of copies if possible, for trees whose files never change. `leave_out` selects
         files to skip.
         """
+        from dutyfree.images.trees.pack import pack  # most programs start sandboxes, and make no layers
+
         with self.staging() as directory:
             copy = directory / "tree"
             copy_tree(tree, copy, link=link, on_bytes=on_bytes, leave_out=leave_out)
@@ -218,6 +219,8 @@ class Store:
 
     def check(self, *, deep: bool = False) -> list[str]:
         """All problems of the store; repairs nothing. `deep` reads all files, and recomputes digests where possible."""
+        from dutyfree.images.store import check
+
         with locks.waiting(self._layout.lock):
             found = list(check.problems(self._layout, self._layers, self._names, self._stages))
         for layer in self._layers.all() if deep else ():

@@ -150,6 +150,10 @@ class VMSubstrate(EngineSubstrate):
         return _EVERYWHERE | self._provider.capabilities
 
     @property
+    def has_default_image(self) -> bool:
+        return True  # a machine starts from its base disk
+
+    @property
     def without_mounts(self) -> str:
         return f"a sandbox of {self.name!r} is a machine of its own, which has no file system in common with this one"
 
