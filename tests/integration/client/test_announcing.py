@@ -89,7 +89,7 @@ async def test_a_build_that_fails_is_shown_and_raised_and_the_others_go_on(host:
     assert caught.value.stage == "bad"
     assert "no rule" in caught.value.log
     assert "BuildFailed" in host.pool.status().build_errors["step: bad"]
-    await until(lambda: host.pool.status().idle == 1, within_s=30)
+    await until(lambda: host.pool.status().idle >= 1, within_s=30)
     async with host.lease(good):
         assert host.pool.status().acquires == {"hit": 1}
 
