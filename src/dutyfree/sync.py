@@ -452,7 +452,7 @@ class HostPool:
         self._inner = inner
         self._portal = portal
 
-    def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
+    def prepare(self, wanted: Sequence[Recipe | Image | str | None], *, resources: Resources | None = None) -> None:
         """Build the layers of each recipe now, so that its first lease need not wait for the build.
 
         Raises as `Host.build` does.
@@ -461,25 +461,60 @@ class HostPool:
 
     def announce(
         self,
-        demand: Sequence[tuple[Recipe | Image, int]],
+        demand: Sequence[tuple[Recipe | Image | str | None, int]],
         *,
         name: str,
         in_s: float = 0.0,
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
+        network: Network | Egress | str = Network.NONE,
+        writes: Writes | str = Writes.MEMORY,
+        mounts: Sequence[Mount] = (),
     ) -> None:
-        """Announce the number of leases for each recipe or image, `in_s` seconds from now, so that the pool prepares.
+        """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
 
-        The pool prepares the entries in their order. A new announcement replaces an earlier one with the same `name`.
-        Leases that are not requested within `lasting_s` lapse. Recipes are built before this returns. Raises as
-        `Host.build` does.
+        `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
+        are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
+
+        Recipes are built in the background, a few at a time; `status` shows them. The error of a build is kept: `ready`
+        raises it, the status shows it, and the end of the announcement warns of it if `ready` has not raised it.
+
+        Entries are prepared in their order as far as the pool's limits allow. If not all of them fit, some places are
+        for later entries, and the pool learns from the requests whether they come in the order of the entries or in
+        turn. A new announcement replaces an earlier one with the same `name`; the builds of the earlier one that
+        neither an announcement nor a lease wants are cancelled. Leases that are not requested within `lasting_s` lapse.
+
+        Raises InvalidRequest for an invalid value or an unknown name of an image, and CapacityError for too many
+        entries.
         """
         self._portal.call(
-            lambda: self._inner.announce(demand, name=name, in_s=in_s, lasting_s=lasting_s, resources=resources)
+            lambda: self._inner.announce(
+                demand,
+                name=name,
+                in_s=in_s,
+                lasting_s=lasting_s,
+                resources=resources,
+                network=network,
+                writes=writes,
+                mounts=mounts,
+            )
         )
 
+    def ready(self, *, name: str | None = None, timeout_s: float | None = None) -> None:
+        """Wait until what was announced under a name, or under all names, is ready, as far as it fits into the pool.
+
+        That is: every recipe is built, and each announced lease that has not been requested yet has an idle sandbox of
+        its own, except those for which the pool's limits leave no room beside leased sandboxes, waiting requests and
+        earlier announcements. A pool with the policy `cold` keeps no sandboxes, so that only recipes are waited for.
+        `timeout_s` is the pool's own by default.
+
+        Raises DeadlineExceeded after `timeout_s`; the error of a recipe that could not be built, such as BuildFailed;
+        and InvalidRequest for a name under which nothing was announced.
+        """
+        self._portal.call(lambda: self._inner.ready(name=name, timeout_s=timeout_s))
+
     def status(self) -> PoolStatus:
-        """The sandboxes, requests and counters of the pool; `dutyfree pool status` shows the same."""
+        """The sandboxes, requests, builds and counters of the pool; `dutyfree pool status` shows the same."""
         return self._portal.get(lambda: self._inner.status())
 
     def expected(self) -> int:

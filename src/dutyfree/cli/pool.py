@@ -77,6 +77,9 @@ def described(published: PublishedStatus) -> str:
         f"  waste      {duration(sum(status.idle_sandbox_s.values()))} of idle sandboxes",
         f"  failures   {_endings(status)}",
     ]
+    if status.builds:
+        lines.append(f"  building   {count(sum(status.builds.values()), 'announced recipe')}{_listed(status.builds)}")
+    lines += [f"  not built  {plain(name)}: {plain(error)}" for name, error in sorted(status.build_errors.items())]
     return "\n".join(lines)
 
 

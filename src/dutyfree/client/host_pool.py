@@ -1,78 +1,95 @@
-"""The user's interface to the pool of a host: prepare images, announce demand, read the status."""
+"""The user's interface to the pool of a host: prepare images, announce demand, wait for it, read the status."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from dutyfree.client.leasing import Leasing
-from dutyfree.model import Image, Recipe, Resources, SandboxSpec
-from dutyfree.pool.demand import Announcement
+from dutyfree.client.leasing import MAX_BUILD_S, Leasing
+from dutyfree.client.specs import spec_of
+from dutyfree.model import Egress, Image, Mount, Network, Recipe, Resources, Writes
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.status import PoolStatus
 
 DEFAULT_LASTING_S = 3600.0
 """How long an announcement lasts by default."""
-MAX_NAMES = 4096
-"""The most names of announcements that are kept."""
-MAX_BUILD_S = 24 * 3600.0
-"""The longest build of one prepared or announced recipe."""
 
 
 class HostPool:
     """The user's interface to the pool of a host."""
 
-    def __init__(self, leasing: Leasing) -> None:
+    def __init__(self, leasing: Leasing, image: Callable[[Recipe | Image | str | None], Recipe | Image]) -> None:
+        """`image` gives the image that a lease would start from."""
         self._leasing = leasing
         self._pool = leasing.pool
-        self._calls = 0
-        self._announced: dict[str, list[str]] = {}
-        """The ids of the latest announcements under each name."""
+        self._image = image
 
-    async def prepare(self, wanted: Sequence[Recipe | Image], *, resources: Resources | None = None) -> None:
+    async def prepare(
+        self, wanted: Sequence[Recipe | Image | str | None], *, resources: Resources | None = None
+    ) -> None:
         """Build the layers of each recipe now, so that its first lease need not wait for the build.
 
         Raises as `Host.build` does.
         """
-        spec = SandboxSpec(resources=resources if resources is not None else Resources())
+        spec = spec_of(resources, Network.NONE, Writes.MEMORY, ())
         for what in wanted:
-            await self._leasing.find(what, spec, MAX_BUILD_S)
+            await self._leasing.find(self._image(what), spec, MAX_BUILD_S)
 
     async def announce(
         self,
-        demand: Sequence[tuple[Recipe | Image, int]],
+        demand: Sequence[tuple[Recipe | Image | str | None, int]],
         *,
         name: str,
         in_s: float = 0.0,
         lasting_s: float = DEFAULT_LASTING_S,
         resources: Resources | None = None,
+        network: Network | Egress | str = Network.NONE,
+        writes: Writes | str = Writes.MEMORY,
+        mounts: Sequence[Mount] = (),
     ) -> None:
-        """Announce the number of leases for each recipe or image, `in_s` seconds from now, so that the pool prepares.
+        """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
 
-        The pool prepares the entries in their order. A new announcement replaces an earlier one with the same `name`.
-        Leases that are not requested within `lasting_s` lapse. Recipes are built before this returns. Raises as
-        `Host.build` does.
+        `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
+        are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
+
+        Recipes are built in the background, a few at a time; `status` shows them. The error of a build is kept: `ready`
+        raises it, the status shows it, and the end of the announcement warns of it if `ready` has not raised it.
+
+        Entries are prepared in their order as far as the pool's limits allow. If not all of them fit, some places are
+        for later entries, and the pool learns from the requests whether they come in the order of the entries or in
+        turn. A new announcement replaces an earlier one with the same `name`; the builds of the earlier one that
+        neither an announcement nor a lease wants are cancelled. Leases that are not requested within `lasting_s` lapse.
+
+        Raises InvalidRequest for an invalid value or an unknown name of an image, and CapacityError for too many
+        entries.
         """
-        spec = SandboxSpec(resources=resources if resources is not None else Resources())
-        wanted = [await self._leasing.find(what, spec, MAX_BUILD_S) for what, _ in demand]
+        spec = spec_of(resources, network, writes, mounts)
         at_s = time.monotonic() + in_s
-        self._calls += 1
-        announced = [
-            (Announcement(f"{name}/{self._calls}/{number}", each.ladder.top, count, at_s, at_s + lasting_s), each)
-            for number, (each, (_, count)) in enumerate(zip(wanted, demand, strict=True))
-        ]
-        self._pool.announce(announced, withdrawn=self._announced.pop(name, ()))
-        self._announced[name] = [each.id for each, _ in announced]
-        if len(self._announced) > MAX_NAMES:
-            del self._announced[next(iter(self._announced))]  # the oldest: it has most likely lapsed or arrived
+        entries = [(self._image(what), count) for what, count in demand]
+        self._leasing.announcements.announce(name, entries, spec, at_s, at_s + lasting_s)
+
+    async def ready(self, *, name: str | None = None, timeout_s: float | None = None) -> None:
+        """Wait until what was announced under a name, or under all names, is ready, as far as it fits into the pool.
+
+        That is: every recipe is built, and each announced lease that has not been requested yet has an idle sandbox of
+        its own, except those for which the pool's limits leave no room beside leased sandboxes, waiting requests and
+        earlier announcements. A pool with the policy `cold` keeps no sandboxes, so that only recipes are waited for.
+        `timeout_s` is the pool's own by default.
+
+        Raises DeadlineExceeded after `timeout_s`; the error of a recipe that could not be built, such as BuildFailed;
+        and InvalidRequest for a name under which nothing was announced.
+        """
+        timeout_s = self._pool.timeout_s if timeout_s is None else timeout_s
+        await self._leasing.announcements.ready(name, timeout_s)
 
     def status(self) -> PoolStatus:
-        """The sandboxes, requests and counters of the pool; `dutyfree pool status` shows the same."""
-        return self._pool.status()
+        """The sandboxes, requests, builds and counters of the pool; `dutyfree pool status` shows the same."""
+        return self._leasing.status()
 
     def expected(self) -> int:
         """The number of announced leases that have not been requested yet."""
-        return sum(count for _, count, _ in self._pool.core.demand.announced(time.monotonic()))
+        announced = self._pool.core.demand.announced(time.monotonic())
+        return sum(count for _, count, _ in announced) + self._leasing.announcements.pending()
 
     def on_end(self, listener: Callable[[Grant], None] | None) -> None:
         """Call `listener` with the grant and the spans of each lease that ends; `measure.live` records them."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from dutyfree.client.announcing import Announcements
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import CapacityError, SubstrateFailed
 from dutyfree.images.store import Store
@@ -21,7 +23,11 @@ from dutyfree.pool.wanted import Wanted
 from dutyfree.threads import in_thread
 
 if TYPE_CHECKING:
+    from dutyfree.pool.status import PoolStatus
     from dutyfree.pool.status_file import StatusFile
+
+MAX_BUILD_S: Final = 24 * 3600.0
+"""The longest build of one prepared or announced recipe."""
 
 
 class Leasing:
@@ -58,6 +64,9 @@ class Leasing:
             # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either.
             measures=shown or on_span is not None,
         )
+        self.announcements = Announcements(
+            self.pool, self._ladders, lambda recipe, spec: self.find(recipe, spec, MAX_BUILD_S)
+        )
         self._status_file: StatusFile | None = None
         self._status_writer: asyncio.Task[None] | None = None
         self._shown = shown
@@ -77,7 +86,13 @@ class Leasing:
         if self._status_writer is not None:
             self._status_writer.cancel()
             await asyncio.wait({self._status_writer})
-        await self._ladders.close()
+        try:
+            await self.announcements.close()
+            await self._ladders.close()
+        finally:
+            await self._close_pool()
+
+    async def _close_pool(self) -> None:
         try:
             await self.pool.close()
         finally:
@@ -103,12 +118,17 @@ class Leasing:
             hint = "the build goes on; try again later" if self._remembers_recipes else "give it more time: timeout_s="
             raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
 
+    def status(self) -> PoolStatus:
+        """The status of the pool, with what is built for announcements."""
+        announcements = self.announcements
+        return replace(self.pool.status(), builds=announcements.builds(), build_errors=announcements.errors())
+
     async def _write_status(self, status_file: StatusFile) -> None:
         from dutyfree.pool.status_file import EVERY_S
 
         while True:
             with suppress(OSError):  # a full disk must not stop the pool
-                await in_thread(status_file.write, self.pool.status())
+                await in_thread(status_file.write, self.status())
             await asyncio.sleep(EVERY_S)
 
     async def _save_costs(self) -> None:

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from dutyfree.client.box import Box
 from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
+from dutyfree.client.specs import spec_of
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.binding import NOTHING, Binding
@@ -27,7 +28,6 @@ from dutyfree.model import (
     Network,
     Recipe,
     Resources,
-    SandboxSpec,
     User,
     Writes,
 )
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
         VMOptions,
     )
 
-Choice = TypeVar("Choice", Network, Writes)
-DEFAULT_SPEC = SandboxSpec()
 HOST_ROOT = Image()
 """The image of a lease without one. It is a single object, because the ladder cache uses the identity of images."""
 
@@ -232,7 +230,7 @@ class LocalHost(Host):
         from dutyfree.client.host_pool import HostPool
 
         if self._pool is None:
-            self._pool = HostPool(self._opened_leasing())
+            self._pool = HostPool(self._opened_leasing(), self._image)
         return self._pool
 
     @property
@@ -333,16 +331,7 @@ class LocalHost(Host):
             raise another_loop("a host")
         _check_isolation(isolation, self._opened())
         egress = network if isinstance(network, Egress) else None
-        if isinstance(network, Egress):
-            network = Network.NONE  # the sandbox has none, and can be a warm one: its egress belongs to the lease
-        spec = DEFAULT_SPEC
-        if resources is not None or network is not Network.NONE or writes is not Writes.MEMORY or mounts:
-            spec = SandboxSpec(
-                resources=resources if resources is not None else DEFAULT_SPEC.resources,
-                network=_choice(Network, network, "network"),
-                writes=_choice(Writes, writes, "writes"),
-                mounts=tuple(mounts),
-            )
+        spec = spec_of(resources, network, writes, mounts)
         binding = NOTHING
         if env or secrets or files or secret_files or user is not None or egress is not None:
             binding = Binding(
@@ -414,13 +403,6 @@ class LocalHost(Host):
         self._opened()
         assert self._leasing is not None
         return self._leasing
-
-
-def _choice(kind: type[Choice], value: str, name: str) -> Choice:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidRequest(f"{name} is {value!r}; it can be {', '.join(repr(str(each)) for each in kind)}") from None
 
 
 def _check_isolation(wanted: Isolation | str, substrate: Substrate) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -40,7 +40,7 @@ from dutyfree.pool.forks import Forks
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.members import Member, Members
 from dutyfree.pool.metrics import HIT, Metrics
-from dutyfree.pool.planner import plan_cold, plan_until
+from dutyfree.pool.planner import plan_cold, plan_until, unready
 from dutyfree.pool.planner_input import Abilities, Limits, Operation, OperationKind, PlannerInput
 from dutyfree.pool.queue import Request, RequestQueue
 from dutyfree.pool.routing import Policy, Route, route
@@ -109,6 +109,8 @@ class PoolCore(Generic[G]):
         """The ladders of `_goals`, for the planner."""
         self._pauses: dict[State, tuple[float, float]] = {}
         """For each state whose last creation failed: the end of the pause before the next creation, and its length."""
+        self._errors: OrderedDict[State, DutyfreeError] = OrderedDict()
+        """The last error of each state whose last creation or promotion failed."""
         self._pauses_end_s = math.inf
         """When the first of the pauses ends that the last plan has seen."""
         self._announced_s = math.inf
@@ -198,6 +200,17 @@ class PoolCore(Generic[G]):
         self.demand.announce([each for each, _ in announcements], now_s)
         return self._done()
 
+    def unready(self, now_s: float) -> Mapping[str, int]:
+        """The announced sandboxes that fit into the pool and are not ready yet, by the group of their announcement.
+
+        A cold pool keeps no sandboxes, so none of them fits.
+        """
+        return {} if self.options.policy is Policy.COLD else unready(self._planner_input(now_s))
+
+    def last_error(self, state: State) -> DutyfreeError | None:
+        """Why the last creation or promotion in a state failed; None if it did not."""
+        return self._errors.get(state)
+
     # Events: forks of leased sandboxes, which count against the limits.
 
     def ask_for_forks(self, sandbox: str, count: int, now_s: float) -> list[CoreCommand[G]]:
@@ -243,15 +256,21 @@ class PoolCore(Generic[G]):
         if error is not None:
             if operation.kind is OperationKind.CREATE:
                 self._pause(operation.state, now_s)
+            if operation.kind in (OperationKind.CREATE, OperationKind.PROMOTE):
+                self._errors[operation.state] = error
+                if len(self._errors) > MAX_LADDERS:
+                    self._errors.popitem(last=False)
             self._failed(operation.kind, running.goal, error)
         elif operation.kind is OperationKind.CREATE:
             self._pauses.pop(operation.state, None)
+            self._errors.pop(operation.state, None)
             made_in = running.goal.made_in(operation.state)
             size = self._size(operation.state)
             made = Member(sandbox, running.goal, operation.state, made_in, size, begun_s=operation.since_s)
             self._ready(made, now_s, made_for)
         elif member is not None and operation.kind is not OperationKind.DESTROY:
             member.state = operation.state
+            self._errors.pop(operation.state, None)
             self._ready(member, now_s)
         return self._done()
 

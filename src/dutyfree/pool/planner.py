@@ -15,8 +15,8 @@ check a plan by its input alone.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
 from math import inf
@@ -43,6 +43,17 @@ def plan_until(planner_input: PlannerInput) -> tuple[tuple[PlannerCommand, ...],
     """As `plan`, and when the next plan must come at the latest for announced demand; infinite if there is none."""
     planning = _Planning(planner_input)
     return planning.commands(), planning.next_announced_s
+
+
+def unready(planner_input: PlannerInput) -> Mapping[str, int]:
+    """The announced sandboxes that are not idle yet, by the group of their announcement, if they have one.
+
+    Only those count that fit into the limits beside leased sandboxes, waiting requests and earlier announcements, by
+    the same rules as in a plan. Whether their time has come does not matter.
+    """
+    planning = _Planning(planner_input, all_due=True)
+    planning.assign()
+    return {group: count for group, count in planning.unready.items() if group and count}
 
 
 def plan_cold(planner_input: PlannerInput) -> tuple[PlannerCommand, ...]:
@@ -81,7 +92,7 @@ class _Room:
 class _Planning:
     """The work on one plan: the sandboxes that are not assigned yet, and the commands so far."""
 
-    def __init__(self, planner_input: PlannerInput) -> None:
+    def __init__(self, planner_input: PlannerInput, *, all_due: bool = False) -> None:
         self._input = planner_input
         self._commands: list[PlannerCommand] = []
         self._operations_left = planner_input.limits.at_once - sum(
@@ -103,6 +114,8 @@ class _Planning:
         self._blocked: list[tuple[Size, int]] = []
         """Size and places of each operation that found no room. `_evict` makes room for them."""
         self._evicted: set[str] = set()
+        self.unready: Counter[str] = Counter()
+        """The slots without an idle sandbox after `assign`, by the group of their announcement."""
         # There are two budgets. Slots may use everything that idle sandboxes hold now, because these can be destroyed.
         # A new operation may use only what is free at this moment, because a destruction takes time.
         self._allowed = _Room(planner_input.limits)
@@ -118,7 +131,7 @@ class _Planning:
         existing = {state: len(idle_here) for state, idle_here in self._idle.items()}
         for state, sizes in self._coming.items():
             existing[state] = existing.get(state, 0) + len(sizes)
-        self._slots = Slots(planner_input, existing)
+        self._slots = Slots(planner_input, existing, all_due=all_due)
 
     @property
     def next_announced_s(self) -> float:
@@ -127,7 +140,7 @@ class _Planning:
 
     def commands(self) -> tuple[PlannerCommand, ...]:
         """All commands of the plan."""
-        self._fill(self._assign())
+        self._fill(self.assign())
         self._end_old()
         self._evict()
         self._keep_returned()
@@ -135,7 +148,7 @@ class _Planning:
 
     # Step 2: existing sandboxes are assigned to slots.
 
-    def _assign(self) -> list[Slot | Returned]:
+    def assign(self) -> list[Slot | Returned]:
         """Assign sandboxes to slots, as far as the limits allow, and return the work that is left, in order.
 
         The work is an empty slot for each missing sandbox, and each returned sandbox that fills a slot after a reset.
@@ -148,12 +161,13 @@ class _Planning:
             if not rest:
                 continue
             waiting = group[0].tier is Tier.WAITING
-            # Waiting requests for different states share the free places evenly. Announcements are filled one by one.
+            # Waiting requests for different states share the free places evenly. The others are filled one by one.
             for slot in _round_robin(rest) if waiting else _one_by_one(rest):
                 size = self._slots.size(slot.state)
                 if self._allowed.fits(size):
                     self._allowed.take(size)
                     to_do.append(slot)
+                    self.unready[slot.announced_as] += 1
                 elif waiting and group is self._slots.groups[0]:
                     # The next request has to wait until leases end. All other slots stay empty: they would take the
                     # room that these leases free.
@@ -170,6 +184,7 @@ class _Planning:
             self._allowed.take(idle[-1].size)
             self._filled[state].append((slot, idle.pop()))
             left -= 1
+        not_idle = left
         while left and coming and self._allowed.fits(coming[-1]):
             self._allowed.take(coming.pop())
             left -= 1
@@ -179,6 +194,7 @@ class _Planning:
                 self._allowed.take(returned[0].size)
                 to_do.append(returned.pop(0))
                 left -= 1
+        self.unready[slot.announced_as] += not_idle - left
         return left
 
     # Step 3: operations that fill the empty slots begin.

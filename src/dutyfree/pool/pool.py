@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -79,6 +79,8 @@ class Pool:
         self.core: PoolCore[Wanted] = PoolCore(core_options, self.costs, leases, self._operations.alive)
         self.on_end: Callable[[Grant], None] | None = None
         """Called with each lease that has ended."""
+        self.operation_ended = asyncio.Event()
+        """Set whenever an operation ends. A task that waits for it clears it before."""
         self._waiting: dict[Request[Wanted], asyncio.Future[Give[Wanted]]] = {}
         self._active: dict[str, Grant] = {}
         """The grants of all leases, by the id of the lease."""
@@ -87,6 +89,11 @@ class Pool:
         """The event loop while the pool is open."""
         self._timer: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a request waits by default."""
+        return self._options.timeout_s
 
     async def open(self) -> None:
         """Begin to plan and to serve requests."""
@@ -209,6 +216,14 @@ class Pool:
         for former in withdrawn:
             self.core.demand.withdraw(former)
         self._obey(self.core.announce(announcements, self._now()))
+
+    def unready(self) -> Mapping[str, int]:
+        """The announced sandboxes that fit into the pool and are not ready yet, by the group of their announcement.
+
+        Raises InvalidRequest if the pool is not open, and SubstrateFailed if its planner has failed.
+        """
+        self._check_open()
+        return self.core.unready(self._now())
 
     def status(self) -> PoolStatus:
         """The sandboxes and requests at this moment, and the counters since the pool was opened."""
@@ -410,6 +425,7 @@ class Pool:
     def _finished(self, start: Start[Wanted], sandbox: str, error: DutyfreeError | None, aborted: bool) -> None:
         if self._loop is None:
             return  # the pool is closing: `Operations.close` destroys what is left
+        self.operation_ended.set()
         self._obey(self.core.finished(start.number, self._now(), sandbox=sandbox, error=error, aborted=aborted))
 
     def _refuse(self, request: Request[Wanted], error: DutyfreeError) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import groupby
 from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dutyfree.pool import eviction, keepalive
 from dutyfree.pool.arrivals import Past
+from dutyfree.pool.demand import Announced
 from dutyfree.pool.planner_input import PlannerInput
-from dutyfree.pool.size import Size
+from dutyfree.pool.size import NO_SIZE, Size
+from dutyfree.pool.spreading import Entry, spread
 from dutyfree.pool.state import State, rungs_of
 
 _WORTH: Final = attrgetter("worth")
+_GROUP: Final = attrgetter("group")
 MARGIN: Final = 2.0
 """The planner assumes that a creation takes this many times its mean when many run at the same time."""
 
@@ -43,6 +47,8 @@ class Slot(NamedTuple):
     """For each sandbox: the seconds of waiting that it saves each second, for each part of the pool that it takes."""
     make: bool = True
     """Whether missing sandboxes are created now. If False, the planner only keeps the ones that exist."""
+    announced_as: str = ""
+    """The group of the announcement to which it belongs."""
 
 
 class Slots:
@@ -51,11 +57,14 @@ class Slots:
     `existing` has the number of idle or coming sandboxes in each state. Slots that these fill are worth
     `Tuning.hysteresis` times as much. Otherwise two states of almost the same worth would replace each other again and
     again, and each replacement costs a creation.
+
+    With `all_due`, announced sandboxes have slots that are made now, even if their time is far away.
     """
 
-    def __init__(self, planner_input: PlannerInput, existing: Mapping[State, int]) -> None:
+    def __init__(self, planner_input: PlannerInput, existing: Mapping[State, int], *, all_due: bool = False) -> None:
         self._input = planner_input
         self._existing = existing
+        self._all_due = all_due
         self._rebuilds: dict[State, float] = {}
         self._sizes: dict[State, Size] = {}
         self.next_announced_s = inf
@@ -114,31 +123,60 @@ class Slots:
         return [group for group in ([Slot(first, 1, Tier.WAITING)], others) if group]
 
     def _announced(self) -> list[list[Slot]]:
-        """The slots of announced requests, one group for each announcement, strictly in their order.
+        """The slots of announced requests, each in a group of its own, in the order in which they are prepared.
 
-        If not all of them fit, the pool prepares the earliest, and the sandboxes of later ones make room.
+        Announcements come by their times, and the entries of one announcement as `spread` orders them. If not all of
+        them fit, the pool prepares the first ones, and the sandboxes of later ones make room.
         """
         given = self._input
-        announced = given.demand.announced(given.now_s)
-        leads = {state: self._lead_times(state) for state in {state: None for state, _, _ in announced}}
+        announced = given.demand.open(given.now_s)
+        states = [each.announcement.state for each in announced]
+        leads = {state: self._lead_times(state) for state in dict.fromkeys(states)}
         # An announcement is due once its time is closer than the creations that have to end before: all sandboxes of
         # earlier announcements and its own, `at_once` at a time, and one that is late.
-        due, before = 0, 0
-        for number, (state, count, at_s) in enumerate(announced, start=1):
-            before += count
-            late_s, each_s, _ = leads[state]
-            begin_s = at_s - late_s - each_s * before
+        due, before = len(announced) if self._all_due else 0, 0
+        for number, each in enumerate(announced[due:], start=1):
+            before += each.left
+            late_s, each_s, _ = leads[each.announcement.state]
+            begin_s = each.announcement.at_s - late_s - each_s * before
             if begin_s <= given.now_s:
                 due = number  # all earlier announcements are due, too
             else:
                 self.next_announced_s = min(self.next_announced_s, begin_s)
-        found: list[list[Slot]] = []
-        for number, (state, count, at_s) in enumerate(announced):
-            if number < due or at_s - given.now_s <= leads[state][2]:
-                slot = Slot(state, min(count, given.limits.sandboxes), Tier.ANNOUNCED, make=number < due)
-                found.append([slot])
-                self.useful.add(state)
+        found = self._due(announced[:due])
+        for each in announced[due:]:
+            state = each.announcement.state
+            if each.announcement.at_s - given.now_s <= leads[state][2]:
+                found.append([Slot(state, min(each.left, given.limits.sandboxes), Tier.ANNOUNCED, make=False)])
+        self.useful.update([slot.state for group in found for slot in group])
         return found
+
+    def _due(self, announced: list[Announced]) -> list[list[Slot]]:
+        """The slots of announced sandboxes that are made now."""
+        most, places = self._input.limits.sandboxes, self._places(announced)
+        found: list[list[Slot]] = []
+        for group, members in groupby(announced, key=_GROUP):
+            entries = [Entry(each.announcement.state, each.announcement.count, each.arrived) for each in members]
+            for state, count in spread(entries, places, group.in_a_row):
+                found.append([Slot(state, min(count, most), Tier.ANNOUNCED, announced_as=group.name)])
+            places = max(0, places - sum([each.announced - each.arrived for each in entries]))
+        return found
+
+    def _places(self, announced: list[Announced]) -> int:
+        """How many of these sandboxes fit into the pool beside the leased ones, if each has their mean size."""
+        given, limits = self._input, self._input.limits
+        places = max(0, limits.sandboxes - given.leased)
+        if limits.memory_bytes is None and limits.disk_bytes is None:
+            return places
+        count = sum([each.left for each in announced])
+        total = sum([self.size(each.announcement.state) * each.left for each in announced], NO_SIZE)
+        for limit, taken, wanted in (
+            (limits.memory_bytes, given.leased_size.memory_bytes, total.memory_bytes),
+            (limits.disk_bytes, given.leased_size.disk_bytes, total.disk_bytes),
+        ):
+            if limit is not None and wanted:
+                places = min(places, max(0, limit - taken) * count // wanted)
+        return places
 
     def _lead_times(self, state: State) -> tuple[float, float, float]:
         """In seconds: the p95 of a creation; the time for each of many creations; how long keeping a sandbox pays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from dutyfree.pool.core import PoolCore
@@ -50,6 +50,10 @@ class PoolStatus:
     """Sandboxes that the planner has destroyed, by reason."""
     lost: int
     expired: int
+    builds: Mapping[str, int] = field(default_factory=dict)
+    """Announced recipes that are being built or wait for it, by announcement and stages."""
+    build_errors: Mapping[str, str] = field(default_factory=dict)
+    """Announced recipes that could not be built, and why, by announcement and stages."""
 
     def prometheus(self) -> str:
         """The status in Prometheus' text format."""
@@ -62,6 +66,8 @@ class PoolStatus:
         yield "limit", "gauge", "The limit on the number of sandboxes.", [({}, self.limit)]
         yield "waiting", "gauge", "Waiting requests.", [({}, self.waiting)]
         yield "operations", "gauge", "Operations in progress.", _labelled("kind", self.operations)
+        yield "builds", "gauge", "Announced recipes to build.", [({}, sum(self.builds.values()))]
+        yield "build_errors", "gauge", "Announced recipes that failed.", [({}, len(self.build_errors))]
         sizes: list[tuple[dict[str, str], float]] = [
             ({"kind": "memory"}, self.memory_bytes),
             ({"kind": "disk"}, self.disk_bytes),

@@ -46,6 +46,7 @@ _READERS: Final[Mapping[Any, Reader[Any]]] = {
     float | None: optional(number),
     Mapping[str, int]: mapping(natural),
     Mapping[str, float]: mapping(number),
+    Mapping[str, str]: mapping(text),
     Mapping[str, Any]: _OUTCOMES.decode_inner,
 }
 

@@ -104,7 +104,8 @@ class Trainer:
             (each.node, each.rollout.group, each.ladder) for each in requests
         ).items():
             until_s = at_s + ANNOUNCED_FOR_S
-            said.setdefault(node, []).append(Announcement(str(group), ladder.top, count, at_s, until_s))
+            place, step = len(said.setdefault(node, [])), f"step at {at_s}"
+            said[node].append(Announcement(str(group), ladder.top, count, at_s, until_s, step, place))
         for node, announcements in said.items():
             self._client.nodes[node].announce(announcements)
 

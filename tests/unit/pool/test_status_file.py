@@ -55,7 +55,7 @@ async def test_what_is_shown_is_what_is_read(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     samples = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(samples) == len(set(samples)) > 10
-    assert len([line for line in lines if line.startswith("# TYPE")]) == 14
+    assert len([line for line in lines if line.startswith("# TYPE")]) == 16
     assert main(["pool", "status", "--json"]) == 0
     [printed_status] = json.loads(capsys.readouterr().out)
     assert POOL_STATUS.decode(printed_status) == status
