@@ -18,6 +18,7 @@ from dutyfree.errors import (
     DutyfreeError,
     FileFailed,
     GuestMisbehaved,
+    ImageNotFound,
     InfraFailed,
     InvalidRequest,
     LeaseLost,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from dutyfree.client.local import LocalHost, local
     from dutyfree.client.ports import Forward
     from dutyfree.client.process import Process
+    from dutyfree.client.python_mounts import python_mounts
     from dutyfree.client.stream import Stream
     from dutyfree.contract import Connection, Files, Session, Snapshot, Substrate, Terminal, Watch
     from dutyfree.images.recipes.file import load_recipe
@@ -107,6 +109,7 @@ __all__ = [
     "Host",
     "HostPool",
     "Image",
+    "ImageNotFound",
     "InfraFailed",
     "InvalidRequest",
     "Isolation",
@@ -151,6 +154,7 @@ __all__ = [
     "__version__",
     "load_recipe",
     "local",
+    "python_mounts",
     "sync",
 ]
 
@@ -178,6 +182,7 @@ _ELSEWHERE = {
     "Watch": "dutyfree.contract",
     "load_recipe": "dutyfree.images.recipes.file",
     "local": "dutyfree.client.local",
+    "python_mounts": "dutyfree.client.python_mounts",
 }
 """What is imported when it is first used: `import dutyfree` stays quick."""
 

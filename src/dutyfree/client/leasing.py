@@ -7,7 +7,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from dutyfree.contract import SpanListener, Substrate
+from dutyfree.client.fetching import NamedImages
+from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, SubstrateFailed
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec
@@ -18,6 +19,7 @@ from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status_file import EVERY_S, StatusFile
 from dutyfree.pool.wanted import Wanted
+from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.threads import in_thread
 
 
@@ -29,7 +31,7 @@ class Leasing:
 
     def __init__(
         self,
-        substrate: Substrate,
+        substrate: GuardedSubstrate,
         options: PoolOptions,
         store: Store | None,
         build: Build,
@@ -41,6 +43,7 @@ class Leasing:
         layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
         self._ladders = LadderCache(self._stager)
+        self.images = NamedImages(substrate)
         self._remembers_recipes = shown
         self._costs_file = Path(options.costs) if options.costs is not None else None
         self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
@@ -72,6 +75,7 @@ class Leasing:
         if self._status_writer is not None:
             self._status_writer.cancel()
             await asyncio.wait({self._status_writer})
+        await self.images.close()
         await self._ladders.close()
         try:
             await self.pool.close()
