@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dutyfree
-from dutyfree.errors import InvalidRequest, SubstrateUnavailable
+from dutyfree.errors import FileFailed, InvalidRequest, SubstrateUnavailable
 from support.shell import DUTYFREE
 
 
@@ -58,6 +59,22 @@ async def test_a_reset_uploads_again_and_forks_have_their_own_copy(host: dutyfre
         await box.reset()
         assert (await box.run("python3 a.py")).text == "first /src\n"
     assert (project / "a.py").exists()
+
+
+async def test_a_link_to_a_directory_is_uploaded_as_the_directory(host: dutyfree.LocalHost, project: Path) -> None:
+    (project.parent / "link").symlink_to("project")
+    async with host.lease(uploads={"/src": project.parent / "link"}, workdir="/src") as box:
+        assert (await box.run("python3 a.py")).text == "first /src\n"
+        await box.files.upload(project.parent / "link", "/again")
+        assert [each.name for each in await box.files.list("/again")] == ["a.py", "helper.py", "inner"]
+
+
+async def test_more_than_the_disk_limit_is_refused(host: dutyfree.LocalHost, project: Path) -> None:
+    (project / "big").write_bytes(bytes(range(256)) * 80_000)
+    with pytest.raises(FileFailed) as caught:
+        await host.acquire(uploads={"/src": project}, resources=dutyfree.Resources(disk_bytes=10_000_000))
+    assert caught.value.errno == errno.ENOSPC
+    assert host.leases() == []
 
 
 async def test_what_cannot_be_uploaded_is_named(host: dutyfree.LocalHost, project: Path) -> None:
