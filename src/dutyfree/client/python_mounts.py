@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import sys
@@ -101,7 +102,9 @@ def _base_of(prefix: Path) -> Path | None:
 
 def _check_private(prefix: str) -> None:
     """Raise InvalidRequest for a directory that has more in it than Python."""
-    homes = {str(Path.home()), pwd.getpwuid(os.geteuid()).pw_dir}
+    homes = {os.environ.get("HOME") or "/root"}
+    with contextlib.suppress(KeyError):  # a user without an entry, as in containers
+        homes.add(pwd.getpwuid(os.geteuid()).pw_dir)
     is_shared = Path(prefix).name == ".local" or (Path(prefix) / ".ssh").exists() or str(Path(prefix).parent) == "/home"
     for real in {prefix, os.path.realpath(prefix)}:
         if is_shared or any(is_inside(home, real) for home in homes):
