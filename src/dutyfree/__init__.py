@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dutyfree.client.local import LocalHost, local
     from dutyfree.client.ports import Forward
     from dutyfree.client.process import Process
+    from dutyfree.client.python_mounts import python_mounts
     from dutyfree.client.stream import Stream
     from dutyfree.contract import Connection, Files, Session, Snapshot, Substrate, Terminal, Watch
     from dutyfree.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         DutyfreeError,
         FileFailed,
         GuestMisbehaved,
+        ImageNotFound,
         InfraFailed,
         InvalidRequest,
         LeaseLost,
@@ -105,6 +107,7 @@ __all__ = [
     "Host",
     "HostPool",
     "Image",
+    "ImageNotFound",
     "InfraFailed",
     "InvalidRequest",
     "Isolation",
@@ -149,6 +152,7 @@ __all__ = [
     "__version__",
     "load_recipe",
     "local",
+    "python_mounts",
     "sync",
 ]
 
@@ -160,6 +164,7 @@ _HOMES = {
     "dutyfree.client.local": ("LocalHost", "local"),
     "dutyfree.client.ports": ("Forward",),
     "dutyfree.client.process": ("Process",),
+    "dutyfree.client.python_mounts": ("python_mounts",),
     "dutyfree.client.stream": ("Stream",),
     "dutyfree.contract": ("Connection", "Files", "Session", "Snapshot", "Substrate", "Terminal", "Watch"),
     "dutyfree.errors": (
@@ -171,6 +176,7 @@ _HOMES = {
         "DutyfreeError",
         "FileFailed",
         "GuestMisbehaved",
+        "ImageNotFound",
         "InfraFailed",
         "InvalidRequest",
         "LeaseLost",

@@ -5,7 +5,8 @@
     DutyfreeError
     ├── CallerError                 the call was wrong; repeating it gives the same answer
     │   ├── InvalidRequest          a value that no substrate could accept
-    │   │   └── ArchiveRefused      an archive, or an image, that is broken or means harm
+    │   │   ├── ArchiveRefused      an archive, or an image, that is broken or means harm
+    │   │   └── ImageNotFound       the store has no image of this name
     │   ├── BuildFailed             a recipe's own line failed (has .stage, .log)
     │   ├── Unsupported             this substrate lacks the capability
     │   ├── SandboxGone             the sandbox was destroyed before this call
@@ -59,6 +60,10 @@ class InvalidRequest(CallerError):
 
 class ArchiveRefused(InvalidRequest):
     """An archive, or an image, that is broken or means harm; nothing of it was kept."""
+
+
+class ImageNotFound(InvalidRequest):
+    """The store has no image of this name; the hint has similar names."""
 
 
 class BuildFailed(CallerError):

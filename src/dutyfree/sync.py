@@ -239,6 +239,8 @@ class Host:
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        uploads: Mapping[str, str | PathLike[str]] | None = None,
+        workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
         owner: str = "",
@@ -256,7 +258,9 @@ class Host:
         hosts through this process.
 
         `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
-        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. Commands and
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns, and `uploads`,
+        local files and directories by absolute path in the sandbox, are streamed in. Commands run in `workdir`, by
+        default the directory that the image names. Commands and
         `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
         `mounts` are directories and files of the host that the sandbox sees, read-only.
 
@@ -283,6 +287,8 @@ class Host:
                     secrets=secrets,
                     files=files,
                     secret_files=secret_files,
+                    uploads=uploads,
+                    workdir=workdir,
                     user=user,
                     mounts=mounts,
                     owner=owner,
@@ -319,6 +325,8 @@ class Host:
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        uploads: Mapping[str, str | PathLike[str]] | None = None,
+        workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
         owner: str = "",
@@ -340,6 +348,8 @@ class Host:
                 secrets=secrets,
                 files=files,
                 secret_files=secret_files,
+                uploads=uploads,
+                workdir=workdir,
                 user=user,
                 mounts=mounts,
                 owner=owner,
@@ -437,6 +447,16 @@ class LocalHost(Host):
         """Whether the substrate has an image for leases that name none."""
         return self._inner.has_default_image
 
+    def fetch(self, name: str, *, on_progress: Progress | None = None) -> Image:
+        """The image of this name: from the store or else, if it has a tag, a digest or a slash, from its registry.
+
+        A fetched image gets the name in the store, so that the next lease or fetch needs no network. `lease(name)` does
+        the same without progress. Raises ImageNotFound for a name that the store lacks and that is not fetched;
+        InvalidRequest for an image that the registry lacks or refuses; SubstrateUnavailable if skopeo is missing;
+        InfraFailed or DeadlineExceeded if the registry cannot be reached; Unsupported if the substrate has no images.
+        """
+        return self._portal.call(lambda: self._inner.fetch(name, on_progress=on_progress))
+
     @property
     def store(self) -> Store:
         """The store of images. Raises Unsupported if the substrate has no images."""
@@ -472,6 +492,8 @@ class HostPool:
         mounts: Sequence[Mount] = (),
     ) -> None:
         """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
+
+        It waits only for images of a registry that the store lacks: these are fetched first.
 
         `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
         are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.

@@ -85,9 +85,7 @@ async def _in_a_sandbox(options: argparse.Namespace) -> int:
     async with host_for(options) as host, lease(host, options) as box:
         if not options.json:
             warn_of_unenforced(box, options)
-        command = box.stream(
-            command_words(options), cwd=options.cwd, timeout_s=MAX_TIMEOUT_S, output_limit_bytes=NO_LIMIT_BYTES
-        )
+        command = box.stream(command_words(options), timeout_s=MAX_TIMEOUT_S, output_limit_bytes=NO_LIMIT_BYTES)
         async with command, box.forward(port, local_port=local_port) as there:
             with Signals(command):
                 await command.end_input()

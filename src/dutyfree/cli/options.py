@@ -44,7 +44,8 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--image",
         metavar="IMAGE",
-        help="image to start from: a name, or digits of a digest (a cell's default: this machine)",
+        help="image to start from: a name, digits of a digest, or one of a registry, such as python:3.11-slim, which "
+        "is fetched once (a cell's default: this machine)",
     )
     start.add_argument(
         "--recipe", type=Path, metavar="FILE", help="start from this recipe; it is built if it was not built before"
@@ -92,6 +93,21 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE:TARGET",
         help="show a directory or file of this machine at a path of the sandbox, read-only (may be repeated)",
     )
+    sandbox.add_argument(
+        "--upload",
+        action="append",
+        default=[],
+        type=upload,
+        metavar="SOURCE:TARGET",
+        help="copy a directory or file of this machine to a path of the sandbox (may be repeated)",
+    )
+    sandbox.add_argument(
+        "--python",
+        nargs="?",
+        const="",
+        metavar="PYTHON",
+        help="show this interpreter (default: the one that runs dutyfree) and its packages, read-only; first in PATH",
+    )
     action = parser.add_argument_group("command")
     action.add_argument(
         "--env",
@@ -100,11 +116,17 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="add to the environment; NAME alone takes this shell's value (may be repeated)",
     )
-    action.add_argument("--cwd", metavar="DIR", help="working directory inside the sandbox (default: the image's)")
+    action.add_argument(
+        "--workdir",
+        "--cwd",
+        dest="workdir",
+        metavar="DIR",
+        help="working directory inside the sandbox (default: the image's)",
+    )
     action.add_argument(
         "--user",
         metavar="USER",
-        help="run as this user of the sandbox: NAME, UID, NAME:GROUP or UID:GID (default: root)",
+        help="run as this user of the sandbox: NAME, UID, NAME:GROUP or UID:GID; image: as the image's (default: root)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no warnings")
 
@@ -118,6 +140,14 @@ def mount(text: str) -> Mount:
         return Mount(os.path.abspath(source), target)  # noqa: PTH100 - `resolve` would follow links already now
     except InvalidRequest as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def upload(text: str) -> tuple[str, str]:
+    """The source and the target that an option names."""
+    source, colon, target = text.rpartition(":")
+    if not colon or not source or not target.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form SOURCE:TARGET, with an absolute target")
+    return source, target.rstrip("/") or "/"
 
 
 def _add_egress_options(sandbox: argparse._ArgumentGroup) -> None:
@@ -175,22 +205,34 @@ def host_for(options: argparse.Namespace) -> LocalHost:
     return LocalHost(options.substrate, **chosen)
 
 
+async def image_for(host: LocalHost, options: argparse.Namespace) -> Image | None:
+    """The image that the options name, built or fetched if need be; None for the substrate's default."""
+    if options.recipe is not None:
+        return await _built(host, options)
+    return await _fetched(host, options) if options.image is not None else None
+
+
 @asynccontextmanager
-async def lease(host: LocalHost, options: argparse.Namespace) -> AsyncIterator[Box]:
-    """A lease on a sandbox as the options describe it."""
+async def lease(host: LocalHost, options: argparse.Namespace, image: Image | None = None) -> AsyncIterator[Box]:
+    """A lease on a sandbox as the options describe it. `image` is that of `image_for`, if the caller has it already."""
     if host.decision is not None and not options.quiet:
         lines = [host.decision.why, *(f"passed over {name}: {why}" for name, why in host.decision.passed_over.items())]
         print("\n".join(f"auto: {plain(line)}" for line in lines), file=sys.stderr)
     resources = Resources(memory_bytes=options.memory, cpus=options.cpus, pids=options.pids, disk_bytes=options.disk)
     env = environment(options.env)
-    image = await _built(host, options) if options.recipe is not None else options.image
+    mounts = [*options.mount, *_show_python(options.python, env)]
+    uploads = {target: source for source, target in options.upload}
+    if len(uploads) < len(options.upload):
+        raise InvalidRequest("two --upload have the same target")
     wanted = host.lease(
-        image,
+        image or await image_for(host, options),
         resources=resources,
         network=egress(options) or options.network,
         writes=options.writes,
         env=env,
-        mounts=options.mount,
+        mounts=mounts,
+        uploads=uploads,
+        workdir=options.workdir,
         user=options.user,
     )
     async with wanted as box:
@@ -208,6 +250,43 @@ async def _built(host: LocalHost, options: argparse.Namespace) -> Image:
     _, recipe = recipe_file.load(options.recipe)
     async with Display(quiet=options.quiet) as display:
         return await host.build(recipe, on_progress=BuildProgress(display, show_cached=False))
+
+
+async def _fetched(host: LocalHost, options: argparse.Namespace) -> Image:
+    from dutyfree.cli.progress_bar import Display
+    from dutyfree.formatting import duration
+    from dutyfree.images.recipes.progress import Event, EventKind
+
+    async with Display(quiet=options.quiet) as display:
+
+        def show(event: Event) -> None:
+            match event.kind:
+                case EventKind.STARTED:
+                    display.state.begin("fetch", options.image)
+                    if not display.is_live:
+                        display.say(f"fetching {options.image}")
+                case EventKind.WAITING:
+                    display.state.begin("fetch", f"{options.image}: waits for another process that fetches it")
+                case EventKind.BYTES:
+                    display.state.count(event.done or 0, event.total)
+                case EventKind.DONE:
+                    display.say(f"fetched {options.image} in {duration(event.seconds or 0.0)}")
+
+        return await host.fetch(options.image, on_progress=show)
+
+
+def _show_python(wanted: str | None, env: dict[str, str]) -> list[Mount]:
+    """The mounts that show the interpreter, whose directory becomes the first one of PATH."""
+    if wanted is None:
+        return []
+    import shutil
+
+    from dutyfree.client.python_mounts import find_python
+    from dutyfree.guest.environment import DEFAULT_ENVIRONMENT
+
+    found = find_python((shutil.which(wanted) or wanted) if wanted else None)
+    env.setdefault("PATH", f"{os.path.dirname(found.program)}:{DEFAULT_ENVIRONMENT['PATH']}")  # noqa: PTH120
+    return found.mounts
 
 
 def environment(entries: list[str]) -> dict[str, str]:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
-from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
+from dutyfree.cli.hidden import NOT_FOUND, warn_of_hidden
+from dutyfree.cli.options import add_sandbox_options, command_words, host_for, image_for, lease, warn_of_unenforced
 from dutyfree.cli.outcome import ExitCode, exit_code_of
 from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import DutyfreeError, InvalidRequest
-from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Observation
+from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Capability, Image, Observation
 from dutyfree.model.action import MAX_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 NO_LIMIT_BYTES = (1 << 63) - 1
 """Streamed output is passed on and not kept, so it needs no limit."""
 READ_BYTES = 64 * 1024
-NOT_FOUND = 127
 _SHELL_SYNTAX = re.compile(r"[\s&|;<>$`]")
 
 
@@ -51,6 +51,12 @@ def register(commands: Any) -> None:
         help=f"kill the command's whole process tree after this time: {DURATIONS} (default: 7d, the longest)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with the observation instead")
+    parser.add_argument(
+        "--entrypoint",
+        choices=("none", "image"),
+        default="none",
+        help="image: run the image's ENTRYPOINT, with COMMAND or else the image's CMD as its arguments (default: none)",
+    )
     add_sandbox_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(execute=execute)
@@ -60,28 +66,39 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command and return its code."""
     import asyncio
 
-    if not command_words(options):
+    if not command_words(options) and options.entrypoint == "none":
         raise InvalidRequest("there is no command to run", hint="for example: dutyfree run -- python3 -c 'print(1)'")
     return asyncio.run(_in_a_sandbox(options))
 
 
 async def _in_a_sandbox(options: argparse.Namespace) -> int:
-    async with host_for(options) as host, lease(host, options) as box:
-        if not options.json:
-            warn_of_unenforced(box, options)
-        limit_bytes = DEFAULT_OUTPUT_LIMIT_BYTES if options.json else NO_LIMIT_BYTES
-        stream = box.stream(
-            command_words(options), cwd=options.cwd, timeout_s=options.timeout, output_limit_bytes=limit_bytes
-        )
-        async with stream:
-            with Signals(stream):
-                await _feed_input(stream)
-                if options.json:
-                    return await _print_json(box, stream)
-                return await _pass_output_on(stream, options)
+    async with host_for(options) as host:
+        image = await image_for(host, options)
+        words = command_words(options) if options.entrypoint == "none" else with_entrypoint(image, options)
+        async with lease(host, options, image) as box:
+            if not options.json:
+                warn_of_unenforced(box, options)
+            limit_bytes = DEFAULT_OUTPUT_LIMIT_BYTES if options.json else NO_LIMIT_BYTES
+            async with box.stream(words, timeout_s=options.timeout, output_limit_bytes=limit_bytes) as stream:
+                with Signals(stream):
+                    await _feed_input(stream)
+                    if options.json:
+                        return await _print_json(box, stream)
+                    code = await _pass_output_on(stream, words, options)
+            if code == NOT_FOUND and image is None and Capability.HOST_FILES in host.capabilities and not options.quiet:
+                await warn_of_hidden(box, words[0], options.workdir)
+            return code
 
 
-async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
+def with_entrypoint(image: Image | None, options: argparse.Namespace) -> list[str]:
+    """The image's entrypoint with its arguments: the command of the options, or else the image's own."""
+    if image is None:
+        raise InvalidRequest("--entrypoint image needs an image", hint="add --image NAME")
+    words = command_words(options)
+    return [*image.entrypoint, *words] if words else [*image.default_command]
+
+
+async def _pass_output_on(stream: Stream, words: list[str], options: argparse.Namespace) -> int:
     try:
         async for chunk in stream:
             write_all(1 if chunk.stream == "stdout" else 2, chunk.data)
@@ -90,7 +107,7 @@ async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
     seen = await stream.wait()
     if not options.quiet:
         _warn_of_limits(seen, options)
-        _hint_at_a_shell(seen, command_words(options))
+        _hint_at_a_shell(seen, words)
     return exit_code_of(seen)
 
 

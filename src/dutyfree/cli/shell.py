@@ -52,7 +52,7 @@ async def _in_a_sandbox(options: argparse.Namespace) -> int:
     async with host_for(options) as host, lease(host, options) as box:
         warn_of_unenforced(box, options)
         size = os.get_terminal_size(1)
-        async with box.terminal(command, rows=size.lines, cols=size.columns, cwd=options.cwd, env=env) as terminal:
+        async with box.terminal(command, rows=size.lines, cols=size.columns, env=env) as terminal:
             with raw_terminal():
                 await _join(terminal)
                 return exit_code_of(await terminal.wait())

@@ -74,6 +74,7 @@ class Box:
         self._sandbox = grant.sandbox
         self._binding = grant.binding
         self._user = grant.binding.user
+        self._workdir = grant.binding.workdir
         self._restore = grant.restore
         self._is_fork = False
         self._forks: list[Box] = []
@@ -206,6 +207,7 @@ class Box:
         `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
         user = self._user if user is None else user
+        cwd = self._workdir if cwd is None else cwd
         with self._fence:
             inner = await self._sandbox.session(cwd=cwd, env=self._grant.env.under(env or {}), user=user)
         async with GuardedSession(inner, self._fence) as session:
@@ -225,6 +227,7 @@ class Box:
         """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
         bound = self._grant.env.under(env or {})
         user = self._user if user is None else user
+        cwd = self._workdir if cwd is None else cwd
         with self._fence:
             inner = await self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=bound, user=user)
         async with GuardedTerminal(inner, self._fence) as terminal:
@@ -410,7 +413,7 @@ class Box:
     ) -> Action:
         return Action(
             command,
-            cwd=cwd,
+            cwd=self._workdir if cwd is None else cwd,
             env=self._grant.env.under(env) if env else self._grant.env,
             stdin=stdin,
             timeout_s=timeout_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
@@ -34,6 +35,8 @@ class LeaseOptions(TypedDict, total=False):
     secrets: Mapping[str, Secret | str] | None
     files: Mapping[str, bytes] | None
     secret_files: Mapping[str, Secret | str | bytes] | None
+    uploads: Mapping[str, str | PathLike[str]] | None
+    workdir: str | None
     user: User | None
     mounts: Sequence[Mount]
     owner: str
@@ -97,6 +100,8 @@ class Host(ABC):
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        uploads: Mapping[str, str | PathLike[str]] | None = None,
+        workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
         owner: str = "",
@@ -114,7 +119,9 @@ class Host(ABC):
         hosts through this process.
 
         `env` and `secrets` are added to the environment of each command; secrets are never printed or logged. `files`
-        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns. Commands and
+        (content by absolute path) and `secret_files` (below /dev/shm) are written before this returns, and `uploads`,
+        local files and directories by absolute path in the sandbox, are streamed in. Commands run in `workdir`, by
+        default the directory that the image names. Commands and
         `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
         `mounts` are directories and files of the host that the sandbox sees, read-only.
 
@@ -153,6 +160,8 @@ class Host(ABC):
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        uploads: Mapping[str, str | PathLike[str]] | None = None,
+        workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
         owner: str = "",
@@ -172,6 +181,8 @@ class Host(ABC):
             secrets=secrets,
             files=files,
             secret_files=secret_files,
+            uploads=uploads,
+            workdir=workdir,
             user=user,
             mounts=mounts,
             owner=owner,

@@ -18,11 +18,9 @@ DEFAULT_LASTING_S = 3600.0
 class HostPool:
     """The user's interface to the pool of a host."""
 
-    def __init__(self, leasing: Leasing, image: Callable[[Recipe | Image | str | None], Recipe | Image]) -> None:
-        """`image` gives the image that a lease would start from."""
+    def __init__(self, leasing: Leasing) -> None:
         self._leasing = leasing
         self._pool = leasing.pool
-        self._image = image
 
     async def prepare(
         self, wanted: Sequence[Recipe | Image | str | None], *, resources: Resources | None = None
@@ -33,7 +31,7 @@ class HostPool:
         """
         spec = spec_of(resources, Network.NONE, Writes.MEMORY, ())
         for what in wanted:
-            await self._leasing.find(self._image(what), spec, MAX_BUILD_S)
+            await self._leasing.find(await self._leasing.image(what), spec, MAX_BUILD_S)
 
     async def announce(
         self,
@@ -48,6 +46,8 @@ class HostPool:
         mounts: Sequence[Mount] = (),
     ) -> None:
         """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
+
+        It waits only for images of a registry that the store lacks: these are fetched first.
 
         `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
         are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
@@ -65,7 +65,7 @@ class HostPool:
         """
         spec = spec_of(resources, network, writes, mounts)
         at_s = time.monotonic() + in_s
-        entries = [(self._image(what), count) for what, count in demand]
+        entries = [(await self._leasing.image(what), count) for what, count in demand]
         self._leasing.announcements.announce(name, entries, spec, at_s, at_s + lasting_s)
 
     async def ready(self, *, name: str | None = None, timeout_s: float | None = None) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dutyfree.client.announcing import Announcements
-from dutyfree.contract import SpanListener, Substrate
+from dutyfree.client.fetching import NamedImages
+from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, SubstrateFailed
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec
@@ -20,12 +21,15 @@ from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.wanted import Wanted
+from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.threads import in_thread
 
 if TYPE_CHECKING:
     from dutyfree.pool.status import PoolStatus
     from dutyfree.pool.status_file import StatusFile
 
+HOST_ROOT: Final = Image()
+"""The image of a lease without one. It is a single object, because the ladder cache uses the identity of images."""
 MAX_BUILD_S: Final = 24 * 3600.0
 """The longest build of one prepared or announced recipe."""
 
@@ -38,7 +42,7 @@ class Leasing:
 
     def __init__(
         self,
-        substrate: Substrate,
+        substrate: GuardedSubstrate,
         options: PoolOptions,
         store: Store | None,
         build: Build,
@@ -50,6 +54,7 @@ class Leasing:
         layers = Layers(store, build, options.layers) if store is not None else None
         self._stager = Stager(substrate, layers)
         self._ladders = LadderCache(self._stager)
+        self.images = NamedImages(substrate)
         self._remembers_recipes = shown
         self._costs_file = Path(options.costs) if options.costs is not None else None
         self._costs, damage = load_costs_or_none(self._costs_file) if self._costs_file is not None else (Costs(), "")
@@ -88,6 +93,7 @@ class Leasing:
             await asyncio.wait({self._status_writer})
         try:
             await self.announcements.close()
+            await self.images.close()
             await self._ladders.close()
         finally:
             await self._close_pool()
@@ -100,6 +106,12 @@ class Leasing:
             await self._save_costs()
             if self._status_file is not None:
                 await in_thread(self._status_file.close)
+
+    async def image(self, what: Recipe | Image | str | None, *, timeout_s: float | None = None) -> Recipe | Image:
+        """What a lease starts from; None is the host's own root. Raises as `NamedImages.find` does."""
+        if isinstance(what, str):
+            return await self.images.find(what, timeout_s=timeout_s)
+        return HOST_ROOT if what is None else what
 
     async def find(self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float) -> Wanted:
         """The goal of sandboxes for a recipe or image. A recipe is built if necessary.

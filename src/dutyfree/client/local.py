@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -53,8 +55,8 @@ if TYPE_CHECKING:
         VMOptions,
     )
 
-HOST_ROOT = Image()
-"""The image of a lease without one. It is a single object, because the ladder cache uses the identity of images."""
+IMAGE_USER = "image"
+"""As the user of a lease: the one that the image's author chose."""
 
 
 @overload
@@ -230,7 +232,7 @@ class LocalHost(Host):
         from dutyfree.client.host_pool import HostPool
 
         if self._pool is None:
-            self._pool = HostPool(self._opened_leasing(), self._image)
+            self._pool = HostPool(self._opened_leasing())
         return self._pool
 
     @property
@@ -269,6 +271,16 @@ class LocalHost(Host):
         rebuild: bool = False,
     ) -> Image:
         return (await self._built(recipe, name=name, on_progress=on_progress, rebuild=rebuild)).image
+
+    async def fetch(self, name: str, *, on_progress: Progress | None = None) -> Image:
+        """The image of this name: from the store or else, if it has a tag, a digest or a slash, from its registry.
+
+        A fetched image gets the name in the store, so that the next lease or fetch needs no network. `lease(name)` does
+        the same without progress. Raises ImageNotFound for a name that the store lacks and that is not fetched;
+        InvalidRequest for an image that the registry lacks or refuses; SubstrateUnavailable if skopeo is missing;
+        InfraFailed or DeadlineExceeded if the registry cannot be reached; Unsupported if the substrate has no images.
+        """
+        return await self._opened_leasing().images.find(name, on_progress=on_progress)
 
     async def _built(
         self,
@@ -318,6 +330,8 @@ class LocalHost(Host):
         secrets: Mapping[str, Secret | str] | None = None,
         files: Mapping[str, bytes] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
+        uploads: Mapping[str, str | PathLike[str]] | None = None,
+        workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
         owner: str = "",
@@ -333,12 +347,15 @@ class LocalHost(Host):
         egress = network if isinstance(network, Egress) else None
         spec = spec_of(resources, network, writes, mounts)
         binding = NOTHING
-        if env or secrets or files or secret_files or user is not None or egress is not None:
+        paths = uploads or workdir is not None
+        if env or secrets or files or secret_files or paths or user is not None or egress is not None:
             binding = Binding(
                 env=env or {},
                 secrets=secrets or {},
                 files=files or {},
                 secret_files=secret_files or {},
+                uploads=uploads or {},
+                workdir=workdir,
                 user=user,
                 egress=egress,
             )
@@ -346,7 +363,10 @@ class LocalHost(Host):
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
         started_s = time.monotonic()
-        wanted = await leasing.find(self._image(image), spec, timeout_s)
+        start = await leasing.image(image, timeout_s=timeout_s)
+        if user == IMAGE_USER:
+            binding = replace(binding, user=_image_user(start))
+        wanted = await leasing.find(start, spec, timeout_s)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         box = Box(grant, leasing.pool)
@@ -389,11 +409,6 @@ class LocalHost(Host):
             lock=self._group_lock,
         )
 
-    def _image(self, wanted: Recipe | Image | str | None) -> Recipe | Image:
-        if isinstance(wanted, str):
-            return self._opened().named_image(wanted)
-        return wanted if wanted is not None else HOST_ROOT
-
     def _opened(self) -> GuardedSubstrate:
         if self._substrate is None:
             raise InvalidRequest("the host is not open", hint="use it inside `async with dutyfree.local() as host:`")
@@ -403,6 +418,14 @@ class LocalHost(Host):
         self._opened()
         assert self._leasing is not None
         return self._leasing
+
+
+def _image_user(image: Recipe | Image) -> User | None:
+    """The user that an image names; None, which is root, if it names none. Raises InvalidRequest without an image."""
+    if not isinstance(image, Image) or image.reference or image == Image():
+        hint = "build the recipe first, or import the image into the store"
+        raise InvalidRequest("user='image' needs an image of the store", hint=hint)
+    return image.user or None
 
 
 def _check_isolation(wanted: Isolation | str, substrate: Substrate) -> None:

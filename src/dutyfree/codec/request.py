@@ -42,12 +42,25 @@ def _write_image(image: Image) -> dict[str, Any]:
         "env": dict(image.env),
         "cwd": image.cwd,
         "reference": image.reference,
+        "user": image.user,
+        "entrypoint": list(image.entrypoint),
+        "command": list(image.command),
     }
 
 
 def _read_image(table: Table) -> Image:
     return Image(
-        **given(table, layers=sequence(text), over_host=flag, env=mapping(text), cwd=text, reference=text),
+        **given(
+            table,
+            layers=sequence(text),
+            over_host=flag,
+            env=mapping(text),
+            cwd=text,
+            reference=text,
+            user=text,
+            entrypoint=sequence(text),
+            command=sequence(text),
+        ),
     )
 
 

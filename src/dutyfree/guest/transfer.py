@@ -128,7 +128,7 @@ async def upload(runner: Runner, local: Path, path: str, timeout_s: float, user:
     def send() -> None:
         try:
             if stat.S_ISDIR(mode):
-                trees.pack(local, applet)
+                trees.pack(local.resolve(), applet)  # a link to a directory is uploaded as the directory
             else:
                 _send_file(local, applet)
         except BrokenPipeError:

@@ -17,9 +17,12 @@ Where a secret is, and where it is not:
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -80,6 +83,10 @@ class Binding:
     """Content by absolute path, readable by all users in the sandbox. Snapshots and forks contain them."""
     secret_files: Mapping[str, Secret | str | bytes] = field(default_factory=dict)
     """Content by absolute path below `/dev/shm`, readable only by `user`. Snapshots do not contain them."""
+    uploads: Mapping[str, str | PathLike[str]] = field(default_factory=dict)
+    """Local files and directories by absolute path, streamed in as root. Snapshots and forks contain them."""
+    workdir: str | None = None
+    """Where the tenant's actions run unless they name another directory; None for the image's."""
     user: User | None = None
     """The user that the tenant's calls act as, unless they name another; None for root."""
     egress: Egress | None = None
@@ -88,9 +95,14 @@ class Binding:
     def __post_init__(self) -> None:
         secrets = {name: Secret(value) for name, value in self.secrets.items()}
         secret_files = {path: Secret(content) for path, content in self.secret_files.items()}
-        _freeze(self, env=self.env, secrets=secrets, files=self.files, secret_files=secret_files)
+        # A relative path means the same after a reset, whatever the working directory of this process is by then.
+        uploads = {path: Path(os.path.abspath(local)) for path, local in self.uploads.items()}  # noqa: PTH100
+        _freeze(self, env=self.env, secrets=secrets, files=self.files, secret_files=secret_files, uploads=uploads)
         _check_environment(self.env, secrets)
         _check_files(self.files, secret_files)
+        _check_uploads(uploads, self.files)
+        if self.workdir is not None and (not posixpath.isabs(self.workdir) or "\0" in self.workdir):
+            raise InvalidRequest(f"workdir {self.workdir!r} is not an absolute path")
         if self.user is not None:
             check_user(self.user)
         if self.egress is not None:
@@ -108,7 +120,7 @@ class Binding:
         if self.user is not None and Capability.USERS not in capabilities:
             hint = "cells made by root, containers and microVMs have users; without user=, actions run as root"
             raise Unsupported(f"sandboxes of this substrate cannot run actions as user {self.user!r}", hint=hint)
-        if (self.files or self.secret_files) and Capability.FILES not in capabilities:
+        if (self.files or self.secret_files or self.uploads) and Capability.FILES not in capabilities:
             raise Unsupported("sandboxes of this substrate take no files")
         if self.secret_files and Capability.PRIVATE_FILES not in capabilities:
             hint = "pass the secret in the environment, or use a substrate whose sandboxes do not share files"
@@ -150,16 +162,18 @@ class Binding:
 
     def of_forks(self) -> Binding:
         """The binding of a fork. The fork has the files, but not the secret files, which are in memory."""
-        return replace(self, files={})
+        return replace(self, files={}, uploads={})
 
 
 async def bind(sandbox: Sandbox, binding: Binding, capabilities: frozenset[Capability]) -> None:
-    """Write the binding's files, up to `_AT_ONCE` at a time. Without files, nothing is sent to the sandbox.
+    """Upload, then write the binding's files, up to `_AT_ONCE` at a time. Without any, nothing is sent to the sandbox.
 
-    The environment is not written: `Box` adds it to each action. Raises as `Binding.check` and `Files.write` do. Files
-    that were written before the error stay until the sandbox is reset or destroyed.
+    The environment is not written: `Box` adds it to each action. Raises as `Binding.check`, `Files.upload` and
+    `Files.write` do. Files that were written before the error stay until the sandbox is reset or destroyed.
     """
     binding.check(capabilities)
+    for path, local in binding.uploads.items():
+        await sandbox.files.upload(local, path)
     places = asyncio.Semaphore(_AT_ONCE)
 
     private = sandbox.files if binding.user is None else sandbox.files.as_user(binding.user)
@@ -210,12 +224,25 @@ def _check_reserved(name: str) -> None:
         raise InvalidRequest(f"environment entry {name!r}: names with {_RESERVED} are the lease's own")
 
 
+def _check_path(path: str) -> None:
+    if not posixpath.isabs(path) or path != posixpath.normpath(path) or "\0" in path or path == "/":
+        raise InvalidRequest(f"{path!r} is not an absolute path in its shortest form")
+    if len(path) > MAX_PATH_CHARACTERS:
+        raise InvalidRequest(f"a path has {len(path)} characters; the limit is {MAX_PATH_CHARACTERS}")
+
+
+def _check_uploads(uploads: Mapping[str, Path], files: Mapping[str, bytes]) -> None:
+    for path in uploads:
+        _check_path(path)
+        if path in files:
+            raise InvalidRequest(f"{path!r} is among the files and among the uploads")
+    if len(uploads) > MAX_FILES:
+        raise InvalidRequest(f"{len(uploads)} uploads; {MAX_FILES} can be bound", hint="upload a directory of them")
+
+
 def _check_files(files: Mapping[str, bytes], secret_files: Mapping[str, Secret]) -> None:
     for path in (*files, *secret_files):
-        if not posixpath.isabs(path) or path != posixpath.normpath(path) or "\0" in path or path == "/":
-            raise InvalidRequest(f"{path!r} is not an absolute path in its shortest form")
-        if len(path) > MAX_PATH_CHARACTERS:
-            raise InvalidRequest(f"a path has {len(path)} characters; the limit is {MAX_PATH_CHARACTERS}")
+        _check_path(path)
         if path in files and path in secret_files:
             raise InvalidRequest(f"{path!r} is among the files and among the secret files")
     for path in secret_files:

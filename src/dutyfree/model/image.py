@@ -7,11 +7,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
 
 MAX_LAYERS = 128
+DEFAULT_COMMAND = ("/bin/sh",)
+MAX_COMMAND_CHARACTERS = 128 * 1024
+"""The longest entrypoint, and the longest default command, all words together."""
 _STORED = re.compile(r"sha256:[0-9a-f]{64}")
 _LIVE = re.compile(r"live:[0-9a-z-]{1,80}")
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}")
@@ -34,6 +38,17 @@ class Image:
     """Where actions run unless they say otherwise."""
     reference: str = ""
     """Instead of layers: the name of an image that the substrate's own engine has, or can get."""
+    user: str = ""
+    """The user that the image was made for, as its author wrote it; used by leases with `user="image"`."""
+    entrypoint: tuple[str, ...] = ()
+    """The program that the image was made for; a sandbox does not start it by itself."""
+    command: tuple[str, ...] = ()
+    """The default arguments of the entrypoint, or a whole command if there is none."""
+
+    @property
+    def default_command(self) -> tuple[str, ...]:
+        """What the image runs if it is started without arguments; `/bin/sh` if its author named nothing."""
+        return (*self.entrypoint, *self.command) or DEFAULT_COMMAND
 
     def __post_init__(self) -> None:
         if self.reference:
@@ -48,6 +63,9 @@ class Image:
         if not self.cwd.startswith("/") or "\0" in self.cwd:
             raise InvalidRequest(f"cwd {self.cwd!r} is not an absolute path")
         check_env(self.env)
+        for words in ((self.user,), self.entrypoint, self.command):
+            if any("\0" in word for word in words) or sum(map(len, words)) > MAX_COMMAND_CHARACTERS:
+                raise InvalidRequest("the user, the entrypoint or the command of an image is too long, or has a NUL")
 
     def _check_reference(self) -> None:
         if self.layers or self.over_host:
@@ -68,14 +86,31 @@ class Image:
         return "sha256:" + hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON; `from_dict` reads it."""
-        return {"layers": list(self.layers), "over_host": self.over_host, "env": dict(self.env), "cwd": self.cwd}
+        """For JSON; `from_dict` reads it. What an image does not have is left out, as `digest` depends on this."""
+        made_for = {"user": self.user, "entrypoint": list(self.entrypoint), "command": list(self.command)}
+        start = {"layers": list(self.layers), "over_host": self.over_host, "env": dict(self.env), "cwd": self.cwd}
+        return {**start, **{name: value for name, value in made_for.items() if value}}
 
     @classmethod
     def from_dict(cls, data: object) -> Image:
         """Read what `as_dict` wrote. Raises InvalidRequest for anything else."""
         match data:
-            case {"layers": list(layers), "over_host": bool(over_host), "env": dict(env), "cwd": str(cwd)}:
+            case {"layers": list(layers), "over_host": bool(over_host), "env": dict(env), "cwd": str(cwd), **rest}:
                 if all(isinstance(each, str) for each in (*layers, *env, *env.values())):
-                    return cls(tuple(layers), over_host, env, cwd)
+                    return cls(tuple(layers), over_host, env, cwd, **_made_for(rest))
         raise InvalidRequest("this is not the description of an image")
+
+
+def _made_for(fields: Mapping[Any, object]) -> dict[str, Any]:
+    """The user, the entrypoint and the command of an image. Raises InvalidRequest for other types."""
+    found: dict[str, Any] = {}
+    match fields.get("user", ""):
+        case str(user):
+            found["user"] = user
+    for name in ("entrypoint", "command"):
+        match fields.get(name, []):
+            case list(words) if all(isinstance(word, str) for word in words):
+                found[name] = tuple(words)
+    if len(found) < 3:
+        raise InvalidRequest("this is not the description of an image")
+    return found

@@ -169,7 +169,7 @@ class Grants:
 
     async def bind(self, grant: Grant, binding: Binding) -> None:
         """Write the bound files, and pass the sandbox's spans on to the tenant. Raises as `binding.bind`."""
-        if binding.files or binding.secret_files:
+        if binding.files or binding.secret_files or binding.uploads:
             # If the lease ends meanwhile, the fence cancels the writing before the next tenant gets the sandbox.
             with grant.fence:
                 await bind(grant.sandbox, binding, self._capabilities)

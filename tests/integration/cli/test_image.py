@@ -101,7 +101,8 @@ def test_sandboxes_start_from_images_and_recipes(cells: Shell) -> None:
     assert cells("run", "--image", "tiny", *command).stdout == from_recipe.stdout
     assert cells("run", "--image", digest[7:19], *command).stdout == from_recipe.stdout
     unknown = cells("run", "--image", "tyni", "--", "true", code=2)
-    assert unknown.stderr == "error: there is no image 'tyni'\nhint: similar names: tiny\n"
+    command = "dutyfree image import docker://tyni --name tyni"
+    assert unknown.stderr == f"error: there is no image 'tyni'\nhint: similar names: tiny; to fetch it: {command}\n"
     cells("run", "--image", "tiny", "--recipe", "tiny.toml", "--", "true", code=2)
     other = ["--substrate", "process", "--image", "tiny", "--", "true"]
     assert "no images" in cells("run", *other, code=2).stderr

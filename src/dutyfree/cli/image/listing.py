@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from dutyfree.formatting import age, count, one_line, short_digest, size, table
 
 if TYPE_CHECKING:
     from dutyfree.images.store import ImageUsage, LayerInfo, NamedImage, Usage
+    from dutyfree.model import Image
 
 
 def register(commands: Any) -> None:
@@ -61,7 +63,7 @@ def execute_show(options: argparse.Namespace) -> int:
     named = store.find(options.image)
     layers = [store.layer(layer) for layer in named.image.layers]
     if options.json:
-        facts = _description(named) | {"env": dict(named.image.env), "cwd": named.image.cwd}
+        facts = _description(named) | {"env": dict(named.image.env), "cwd": named.image.cwd} | _made_for(named.image)
         print(json.dumps(facts | {"layers": [asdict(layer) for layer in layers]}, indent=2))
     else:
         print("\n".join(_lines(named, layers)))
@@ -107,8 +109,11 @@ def _lines(named: NamedImage, layers: list[LayerInfo]) -> list[str]:
         "source": one_line(named.source) or "-",
         "cwd": one_line(named.image.cwd),
     }
-    lines = [f"{key:<8} {value}" for key, value in about.items()]
-    lines += [f"{'env':<8} {one_line(f'{key}={value}')}" for key, value in sorted(named.image.env.items())]
+    for key, value in _made_for(named.image).items():
+        if value:
+            about[key] = one_line(value if isinstance(value, str) else shlex.join(value))
+    lines = [f"{key:<10} {value}" for key, value in about.items()]
+    lines += [f"{'env':<10} {one_line(f'{key}={value}')}" for key, value in sorted(named.image.env.items())]
     if layers:
         heading = ("LAYER", "SIZE", "ENTRIES", "ORIGIN", "CREATED")
         rows = [
@@ -133,6 +138,11 @@ def _description(named: NamedImage) -> dict[str, object]:
         "created_s": named.created_s,
         "source": named.source,
     }
+
+
+def _made_for(image: Image) -> dict[str, str | list[str]]:
+    """What holds only where a caller asks for it."""
+    return {"user": image.user, "entrypoint": list(image.entrypoint), "command": list(image.command)}
 
 
 def _as_json(named: NamedImage, usage: ImageUsage) -> dict[str, object]:

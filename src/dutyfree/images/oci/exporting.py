@@ -22,7 +22,7 @@ from dutyfree.images.oci.blobs import OnBytes
 from dutyfree.images.oci.writers import HashedSink, ImageWriter, image_writer
 from dutyfree.images.store import Store
 from dutyfree.images.trees.pack import pack
-from dutyfree.model.image import Image
+from dutyfree.model.image import DEFAULT_COMMAND, Image
 
 # gzip level 1 takes a fifth of the default level's time for a tenth more bytes. Speed matters more, since an exported
 # image is usually loaded soon.
@@ -131,11 +131,18 @@ def _pack_layer(store: Store, layer: str, path: Path, on_bytes: OnBytes | None) 
 
 def _config(image: Image, diff_ids: list[str]) -> dict[str, object]:
     env = [f"{name}={value}" for name, value in sorted(image.env.items())]
+    process: dict[str, object] = {"Env": env, "WorkingDir": image.cwd}
+    if image.user:
+        process["User"] = image.user
+    if image.entrypoint:
+        process["Entrypoint"] = list(image.entrypoint)
+    if image.command or not image.entrypoint:
+        process["Cmd"] = list(image.command or DEFAULT_COMMAND)
     return {
         "created": _EPOCH,
         "architecture": documents.architecture(),
         "os": "linux",
-        "config": {"Env": env, "WorkingDir": image.cwd, "Cmd": ["/bin/sh"]},
+        "config": process,
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
         "history": [{"created": _EPOCH, "created_by": "dutyfree"} for _ in diff_ids],
     }

@@ -1,7 +1,8 @@
 """Imports images into the store from OCI layouts, sources that skopeo can fetch, root tars and plain directories.
 
-The import keeps the environment and the working directory of an image's config. It ignores entrypoint, command and
-user: a sandbox runs the caller's commands, as root of its own user namespace.
+The import keeps the environment and the working directory of an image's config, which hold in every sandbox. It also
+keeps user, entrypoint and command, which hold where a caller asks for them: otherwise a sandbox runs the caller's
+commands, as root of its own user namespace.
 """
 
 from __future__ import annotations
@@ -188,7 +189,15 @@ def _described(found: LayoutImage) -> Image:
     # If a layer occurs twice, the lower one has no effect, and overlayfs accepts each layer only once.
     layers = tuple(reversed(dict.fromkeys(layer.diff_id for layer in reversed(found.layers))))
     try:
-        return Image(layers, over_host=False, env=found.env, cwd=found.cwd)
+        return Image(
+            layers,
+            over_host=False,
+            env=found.env,
+            cwd=found.cwd,
+            user=found.user,
+            entrypoint=found.entrypoint,
+            command=found.command,
+        )
     except InvalidRequest as error:
         raise ArchiveRefused(f"the config of the image is invalid: {error.message}") from error
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from dutyfree.errors import ArchiveRefused, InvalidRequest
 from dutyfree.images.oci import blobs, documents
 from dutyfree.images.oci.documents import Descriptor
-from dutyfree.model.image import MAX_LAYERS
+from dutyfree.model.image import DEFAULT_COMMAND, MAX_LAYERS
 
 MAX_DOCUMENTS: Final = 256
 MAX_DEPTH: Final = 4
@@ -40,6 +40,9 @@ class LayoutImage:
     """Bottom first."""
     env: Mapping[str, str]
     cwd: str
+    user: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -173,7 +176,21 @@ def _read_image(digest: str, layers: list[object], settings: dict[str, object]) 
         pairs.append(LayoutLayer(blob, documents.as_digest(diff_id, "a diff_id")))
     process = documents.as_object(settings.get("config") or {}, "the config's own config")
     cwd = documents.as_text(process.get("WorkingDir") or "/", "WorkingDir")
-    return LayoutImage(digest, tuple(pairs), _read_env(process.get("Env") or []), cwd)
+    entrypoint, command = (_read_words(process.get(name), name) for name in ("Entrypoint", "Cmd"))
+    return LayoutImage(
+        digest,
+        tuple(pairs),
+        _read_env(process.get("Env") or []),
+        cwd,
+        documents.as_text(process.get("User") or "", "User"),
+        entrypoint,
+        # An image without a command is exported with this one, and comes back as it was.
+        () if not entrypoint and command == DEFAULT_COMMAND else command,
+    )
+
+
+def _read_words(value: object, what: str) -> tuple[str, ...]:
+    return tuple(documents.as_text(each, f"a word of {what}") for each in documents.as_list(value or [], what))
 
 
 def _read_env(value: object) -> dict[str, str]:

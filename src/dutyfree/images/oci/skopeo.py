@@ -66,7 +66,12 @@ _FAILURES: Final[tuple[tuple[str, type[DutyfreeError], str], ...]] = (
     (r"no such file|reference does not exist|not exist", InvalidRequest, "check the path or the name"),
     (r"invalid (source name|reference)|must be lowercase", InvalidRequest, "for example docker://HOST/NAME:TAG"),
     (
-        r"connection refused|no such host|timeout|unreachable|Cannot connect",
+        r"dial tcp: lookup|no such host|name resolution",
+        InfraFailed,
+        "the registry's name cannot be resolved: check its spelling, and this machine's network and DNS",
+    ),
+    (
+        r"connection refused|timeout|unreachable|Cannot connect",
         InfraFailed,
         "check that the registry or engine is running",
     ),

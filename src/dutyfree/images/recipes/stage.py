@@ -56,7 +56,8 @@ class StageWork:
                 raise self._lines.failure(error.message) from error
             self._report(EventKind.LINE, "saving")
             async with await sandbox.snapshot() as snapshot:
-                return replace(await snapshot.save(), env=image.env, cwd=image.cwd)
+                saved = await snapshot.save()
+                return replace(image, layers=saved.layers, over_host=saved.over_host, reference=saved.reference)
 
     async def _put_inputs(self, sandbox: Sandbox) -> None:
         stage = self._stage

@@ -10,14 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dutyfree.errors import InvalidRequest
+from dutyfree.errors import ImageNotFound, InvalidRequest
 from dutyfree.images.store import documents
 from dutyfree.model.image import Image
 from dutyfree.publish import sync_directory
 
 MAX_SOURCE_CHARACTERS = 1000
 MIN_PREFIX_DIGITS = 6
-_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]{0,127}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]{0,127}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?")
+"""With the tag, in upper case as well, and the digest that a registry's name for an image can have."""
+MAX_NAME_CHARACTERS = 200
 _PREFIX = re.compile(rf"(?:sha256:)?([0-9a-f]{{{MIN_PREFIX_DIGITS},64}})")
 _SUFFIX = ".json"
 _SHOWN = 5
@@ -43,7 +45,7 @@ class NamedImage:
 def check_name(name: str) -> None:
     """Raise InvalidRequest for an invalid name."""
     if not _is_name(name):
-        hint = "use lower-case letters, digits, and . _ / : - between them, at most 128 characters"
+        hint = "use lower-case letters, digits, and . _ / : - between them, at most 128 characters; a tag may follow"
         raise InvalidRequest(f"{name!r} cannot name an image", hint=hint)
 
 
@@ -120,11 +122,11 @@ def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
     return next(iter(found.values()), None)
 
 
-def unknown(wanted: str, names: Iterable[str]) -> InvalidRequest:
+def unknown(wanted: str, names: Iterable[str]) -> ImageNotFound:
     """The error for an unknown image; its hint has similar names."""
     close = difflib.get_close_matches(wanted, list(names), n=_SHOWN, cutoff=0.5)
     hint = f"similar names: {', '.join(close)}" if close else "`dutyfree image list` shows all images"
-    return InvalidRequest(f"there is no image {wanted!r}", hint=hint)
+    return ImageNotFound(f"there is no image {wanted!r}", hint=hint)
 
 
 def named_now(name: str, image: Image, source: str) -> NamedImage:
@@ -135,7 +137,8 @@ def named_now(name: str, image: Image, source: str) -> NamedImage:
 
 def _is_name(name: str) -> bool:
     parts = name.split("/")
-    return bool(_NAME.fullmatch(name)) and not {"", ".", ".."} & set(parts) and not name.startswith("sha256:")
+    is_formed = len(name) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(name) is not None
+    return is_formed and not {"", ".", ".."} & set(parts) and not name.startswith("sha256:")
 
 
 def _name_of(path: Path) -> str:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
 import io
-import json
 import os
-import shutil
 import socket
 import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +20,6 @@ import pytest
 import dutyfree
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused, DeadlineExceeded, InfraFailed, InvalidRequest
-from dutyfree.images.oci.documents import CONFIG_TYPE, GZIP_LAYER_TYPE, MANIFEST_TYPE, NAME_ANNOTATION, architecture
 from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_source, import_tar
 from dutyfree.images.ownership import Ownership
@@ -35,16 +28,11 @@ from dutyfree.images.trees import merge_trees
 from dutyfree.model import Image, SandboxSpec
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.cell.sandbox import CellSandbox
+from support.image_registry import READY_S, need, push, served, shell_tar, write_layout
 from support.repository import ROOT
 
-READY_S = 20.0
 DOCKER_OWN = {".dockerenv", "dev", "etc", "proc", "sys"}
 """What Docker puts into every container."""
-
-
-def need(program: str, package: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is missing: install {package}")
 
 
 # The image: two layers over a base, with everything that a layer can do to those below it
@@ -113,16 +101,8 @@ LAYERS = (
 )
 
 
-def write_layout(path: Path) -> list[str]:
+def write_image(path: Path) -> list[str]:
     """Write the image as a layout; returns the digests of its layers' tars."""
-    blobs = path / "blobs/sha256"
-    blobs.mkdir(parents=True)
-
-    def put(data: bytes, media_type: str) -> dict[str, object]:
-        name = hashlib.sha256(data).hexdigest()
-        (blobs / name).write_bytes(data)
-        return {"mediaType": media_type, "digest": f"sha256:{name}", "size": len(data)}
-
     tars: list[bytes] = []
     for entries in LAYERS:
         buffer = io.BytesIO()
@@ -130,65 +110,24 @@ def write_layout(path: Path) -> list[str]:
             for entry in entries:
                 archive.addfile(*entry.member())
         tars.append(buffer.getvalue())
-    diff_ids = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in tars]
-    settings = {"Env": ["GREETING=hello there"], "WorkingDir": "/data"}
-    rootfs = {"type": "layers", "diff_ids": diff_ids}
-    config = {"os": "linux", "architecture": architecture(), "config": settings, "rootfs": rootfs}
-    layers = [put(gzip.compress(each), GZIP_LAYER_TYPE) for each in tars]
-    described = put(json.dumps(config).encode(), CONFIG_TYPE)
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": described, "layers": layers}
-    entry = put(json.dumps(manifest).encode(), MANIFEST_TYPE) | {"annotations": {NAME_ANNOTATION: "app"}}
-    (path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return diff_ids
+    return write_layout(path, tars, {"Env": ["GREETING=hello there"], "WorkingDir": "/data"})
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry on loopback; its address."""
-    need("docker-registry", "docker-registry")
-    need("skopeo", "skopeo")
-    home = tmp_path_factory.mktemp("registry")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    storage = f"storage: {{filesystem: {{rootdirectory: {home}/data}}}}"
-    (home / "config.yml").write_text(f"version: 0.1\n{storage}\nhttp: {{addr: '{address}'}}\n")
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", home / "config.yml"], stdout=log, stderr=log)
-        try:
-            deadline = time.monotonic() + READY_S
-            while not _answers(f"http://{address}/v2/"):
-                assert process.poll() is None, (home / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield address
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=1):
-            return True
-    except OSError:
-        return False
+    with served(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     """The image's address in the registry, and its layers."""
     layout = tmp_path_factory.mktemp("pushed") / "layout"
-    diff_ids = write_layout(layout)
+    diff_ids = write_image(layout)
     address = f"docker://{registry}/team/app:1"
     push(layout, address)
     return address, diff_ids
-
-
-def push(layout: Path, address: str, *options: str) -> None:
-    command = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false", *options, f"oci:{layout}:app", address]
-    subprocess.run(command, check=True, timeout=60)
 
 
 @pytest.fixture
@@ -303,7 +242,7 @@ def test_an_image_from_a_registry_arrives_layer_by_layer(
 
 
 def test_zstd_layers_are_made_into_ones_that_can_be_unpacked(tmp_path: Path, store: Store, registry: str) -> None:
-    diff_ids = write_layout(tmp_path / "layout")
+    diff_ids = write_image(tmp_path / "layout")
     push(tmp_path / "layout", f"docker://{registry}/zstd:1", "--dest-compress-format=zstd")
     assert import_source(store, f"docker://{registry}/zstd:1").layers == tuple(diff_ids)
 
@@ -400,18 +339,9 @@ def test_an_image_is_the_same_here_and_in_docker(
 
 
 def test_an_exported_image_runs_in_docker(tmp_path: Path, store: Store, engine: str) -> None:
-    root = io.BytesIO()
-    with tarfile.open(fileobj=root, mode="w") as archive:
-        for path in ("/bin/sh", *_libraries("/bin/sh")):
-            archive.add(Path(path).resolve(), arcname=path)
-    root.seek(0)
+    root = io.BytesIO(shell_tar({}))
     image = replace(import_tar(store, root), env={"GREETING": "hello there"}, cwd="/srv")
     export_image(store, image, tmp_path / "out.tar", "dutyfree/shell")
     docker(engine, "load", "-i", tmp_path / "out.tar")
     run = ["run", "--rm", "--network", "none", "dutyfree/shell"]
     assert docker(engine, *run, "/bin/sh", "-c", 'echo "$GREETING"; pwd') == b"hello there\n/srv\n"
-
-
-def _libraries(program: str) -> list[str]:
-    told = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    return [word for line in told.splitlines() for word in line.split() if word.startswith("/")]

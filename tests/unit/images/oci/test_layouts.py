@@ -139,7 +139,8 @@ def _entries(tree: Path, ownership: Ownership) -> Iterator[tuple[str, tuple[obje
 
 def test_an_image_becomes_layers_environment_and_directory(store: Store, made: Made) -> None:
     image = import_layout(store, made.finish())
-    assert image == Image(tuple(made.config["rootfs"]["diff_ids"]), False, {"PATH": "/bin", "A": "b=c"}, "/srv")
+    layers, env = tuple(made.config["rootfs"]["diff_ids"]), {"PATH": "/bin", "A": "b=c"}
+    assert image == Image(layers, False, env, "/srv", user="nobody", command=("x",))
     assert (store.tree(image.layers[0]) / "etc/one").read_bytes() == b"1"
     assert (store.tree(image.layers[1]) / "etc/two").read_bytes() == b"22"
     assert store.layer(image.layers[0]).origin == "oci"
@@ -150,6 +151,25 @@ def test_what_a_config_leaves_out_has_a_default(store: Store, made: Made) -> Non
     del made.config["config"]
     image = import_layout(store, made.finish())
     assert (image.env, image.cwd) == ({}, "/")
+    assert (image.user, image.default_command) == ("", ("/bin/sh",))
+
+
+def test_what_an_image_was_made_for_is_kept_and_exported(tmp_path: Path, store: Store, made: Made) -> None:
+    made.config["config"] |= {"User": "1000:50", "Entrypoint": ["/bin/tool", "a b"], "Cmd": ["--help"]}
+    image = import_layout(store, made.finish())
+    assert (image.user, image.default_command) == ("1000:50", ("/bin/tool", "a b", "--help"))
+    assert Image.from_dict(json.loads(json.dumps(image.as_dict()))) == image
+    export_image(store, image, tmp_path / "out", "app")
+    again = import_layout(store, tmp_path / "out")
+    assert (again.user, again.entrypoint, again.command) == (image.user, image.entrypoint, image.command)
+
+
+@pytest.mark.parametrize("wrong", [{"User": 5}, {"Entrypoint": "sh"}, {"Cmd": [5]}, {"Entrypoint": ["a\0"]}])
+def test_what_an_image_was_made_for_is_checked(store: Store, made: Made, wrong: dict[str, object]) -> None:
+    made.config["config"] |= wrong
+    with pytest.raises(ArchiveRefused):
+        import_layout(store, made.finish())
+    assert is_empty(store)
 
 
 def test_whiteouts_and_opaque_directories_become_those_of_overlays(tmp_path: Path, store: Store) -> None:
