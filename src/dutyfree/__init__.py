@@ -32,6 +32,7 @@ from dutyfree.errors import (
     Unsupported,
 )
 from dutyfree.model import (
+    Bill,
     Capability,
     Chunk,
     Egress,
@@ -64,7 +65,7 @@ from dutyfree.model import (
 if TYPE_CHECKING:
     from dutyfree import sync
     from dutyfree.client.box import Box
-    from dutyfree.client.groups import Group, Rollout
+    from dutyfree.client.groups import Group, Rollout, Rollouts
     from dutyfree.client.host import Host
     from dutyfree.client.host_pool import HostPool
     from dutyfree.client.local import LocalHost, local
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArchiveRefused",
+    "Bill",
     "Box",
     "BuildFailed",
     "CallerError",
@@ -129,6 +131,7 @@ __all__ = [
     "Recipe",
     "Resources",
     "Rollout",
+    "Rollouts",
     "SandboxGone",
     "SandboxPaused",
     "SandboxReset",
@@ -168,6 +171,7 @@ _ELSEWHERE = {
     "PoolOptions": "dutyfree.pool.options",
     "PoolStatus": "dutyfree.pool.status",
     "Rollout": "dutyfree.client.groups",
+    "Rollouts": "dutyfree.client.groups",
     "Secret": "dutyfree.leases.secret",
     "Session": "dutyfree.contract",
     "Snapshot": "dutyfree.contract",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dutyfree.client.leasing import Leasing
-from dutyfree.model import Image, Recipe, Resources, SandboxSpec
+from dutyfree.model import Bill, Image, Recipe, Resources, SandboxSpec
 from dutyfree.pool.demand import Announcement
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.status import PoolStatus
@@ -69,6 +69,10 @@ class HostPool:
     def status(self) -> PoolStatus:
         """The sandboxes, requests and counters of the pool; `dutyfree pool status` shows the same."""
         return self._pool.status()
+
+    def bill(self) -> Bill:
+        """What leases and the pool have cost since the host was opened, without projections to other substrates."""
+        return self._pool.bill()
 
     def expected(self) -> int:
         """The number of announced leases that have not been requested yet."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dutyfree.contract import SpanListener, Substrate
-from dutyfree.errors import CapacityError, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, SubstrateFailed
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec
 from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
@@ -52,7 +52,8 @@ class Leasing:
             substrate.capabilities,
             on_span,
             self._costs,
-            # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either.
+            # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either: its
+            # bill needs counters alone.
             measures=shown or on_span is not None,
         )
         self._status_file: StatusFile | None = None
@@ -96,7 +97,12 @@ class Leasing:
                 return await self._stager.wanted(what, spec)
         except TimeoutError:
             hint = "the build goes on; try again later" if self._remembers_recipes else "give it more time: timeout_s="
-            raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
+            late = CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint)
+            self.pool.billing.failed("build", late)
+            raise late from None
+        except DutyfreeError as error:
+            self.pool.billing.failed("build", error)
+            raise
 
     async def _write_status(self, status_file: StatusFile) -> None:
         while True:

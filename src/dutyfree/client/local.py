@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -19,6 +20,7 @@ from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
 from dutyfree.model import (
+    Bill,
     Capability,
     Egress,
     Image,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
     from dutyfree.pool.options import PoolOptions
+    from dutyfree.pool.pool import Pool
     from dutyfree.substrates.guarded import GuardedSubstrate
     from dutyfree.substrates.options import (
         AutoOptions,
@@ -132,7 +135,7 @@ def local(
     the cheapest substrate that works here and isolates strongly enough for `trust` ("trusted", "model", "untrusted",
     "hostile"). It computes the cost from `expected_actions` and `expected_work_s`, by the measurements in the file
     `advice` or by built-in ones. With a `pool`, sandboxes are kept warm and used again. `on_span` is called with every
-    span of every lease when the span ends.
+    span when it ends: those of leases, and those of what the pool does in the background.
     """
     return LocalHost(substrate, pool=pool, on_span=on_span, **options)
 
@@ -162,6 +165,8 @@ class LocalHost(Host):
         self._has_pool = pool is not None
         self._pool_options = pool if pool is not None else WITHOUT_A_POOL
         self._leasing: Leasing | None = None
+        self._billed: tuple[Pool, Isolation] | None = None
+        """What `bill` reads: it is kept after the end of the host."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: HostPool | None = None
         self._group_lock = asyncio.Lock()
@@ -175,6 +180,7 @@ class LocalHost(Host):
         self._substrate, self._loop = guarded, asyncio.get_running_loop()
         try:
             self._leasing = await self._open_leasing(guarded)
+            self._billed = self._leasing.pool, guarded.isolation
         except BaseException:
             self._substrate = None
             await guarded.close()
@@ -358,6 +364,14 @@ class LocalHost(Host):
         box = Box(grant, leasing.pool)
         watch_box(box, grant.fence, grant.lease.id)
         return box
+
+    def bill(self, *, advice: str | Path | None = None) -> Bill:
+        if self._billed is None:
+            raise InvalidRequest("the host was never open", hint="use it inside `async with dutyfree.local() as host:`")
+        from dutyfree.client.billing import with_others
+
+        pool, isolation = self._billed
+        return with_others(pool.bill(), isolation, advice)
 
     async def get(self, lease_id: str) -> Box:
         pool = self._opened_leasing().pool
