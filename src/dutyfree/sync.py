@@ -490,7 +490,7 @@ class HostPool:
         return self._portal.get(lambda: self._inner.status())
 
     def bill(self) -> Bill:
-        """What leases and the pool have cost since the host was opened, without projections to other substrates."""
+        """What leases and the pool have cost since the host was opened: `Host.bill`, for holders of the pool alone."""
         return self._inner.bill()
 
     def expected(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dutyfree.model import Bill, Isolation, OtherSubstrate
 
-BUILT_IN = "built-in measurements of one small machine; for your own: advice="
+BUILT_IN = "built-in measurements of one small machine"
 
 
 def with_others(bill: Bill, isolation: Isolation, advice: str | Path | None) -> Bill:

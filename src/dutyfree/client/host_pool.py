@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from dutyfree.client.billing import with_others
 from dutyfree.client.leasing import Leasing
 from dutyfree.model import Bill, Image, Recipe, Resources, SandboxSpec
 from dutyfree.pool.demand import Announcement
@@ -71,8 +72,8 @@ class HostPool:
         return self._pool.status()
 
     def bill(self) -> Bill:
-        """What leases and the pool have cost since the host was opened, without projections to other substrates."""
-        return self._pool.bill()
+        """What leases and the pool have cost since the host was opened: `Host.bill`, for holders of the pool alone."""
+        return with_others(self._pool.bill(), self._leasing.isolation, None)
 
     def expected(self) -> int:
         """The number of announced leases that have not been requested yet."""

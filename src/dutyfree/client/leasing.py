@@ -19,6 +19,7 @@ from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.status_file import EVERY_S, StatusFile
 from dutyfree.pool.wanted import Wanted
 from dutyfree.threads import in_thread
+from dutyfree.trace import now_ns
 
 
 class Leasing:
@@ -39,6 +40,7 @@ class Leasing:
     ) -> None:
         """`shown` says whether `dutyfree top` shows the pool."""
         layers = Layers(store, build, options.layers) if store is not None else None
+        self.isolation = substrate.isolation
         self._stager = Stager(substrate, layers)
         self._ladders = LadderCache(self._stager)
         self._remembers_recipes = shown
@@ -82,14 +84,17 @@ class Leasing:
             if self._status_file is not None:
                 await in_thread(self._status_file.close)
 
-    async def find(self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float) -> Wanted:
+    async def find(
+        self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float, *, for_lease: bool = False
+    ) -> Wanted:
         """The goal of sandboxes for a recipe or image. A recipe is built if necessary.
 
         A host with a pool caches the goals of recipes, because computing one takes longer than leasing a warm sandbox.
-        Raises CapacityError after `timeout_s`.
+        `for_lease` says whether a lease waits for it: for the bill. Raises CapacityError after `timeout_s`.
         """
         if isinstance(what, Image):
             return self._ladders.of_image(what, spec)
+        start_ns = now_ns()
         try:
             async with asyncio.timeout(timeout_s):
                 if self._remembers_recipes:
@@ -103,6 +108,8 @@ class Leasing:
         except DutyfreeError as error:
             self.pool.billing.failed("build", error)
             raise
+        finally:
+            self.pool.billing.built(now_ns() - start_ns, for_lease=for_lease)
 
     async def _write_status(self, status_file: StatusFile) -> None:
         while True:

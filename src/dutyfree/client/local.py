@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
     from dutyfree.pool.options import PoolOptions
-    from dutyfree.pool.pool import Pool
     from dutyfree.substrates.guarded import GuardedSubstrate
     from dutyfree.substrates.options import (
         AutoOptions,
@@ -165,7 +164,7 @@ class LocalHost(Host):
         self._has_pool = pool is not None
         self._pool_options = pool if pool is not None else WITHOUT_A_POOL
         self._leasing: Leasing | None = None
-        self._billed: tuple[Pool, Isolation] | None = None
+        self._billed: Leasing | None = None
         """What `bill` reads: it is kept after the end of the host."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: HostPool | None = None
@@ -180,7 +179,7 @@ class LocalHost(Host):
         self._substrate, self._loop = guarded, asyncio.get_running_loop()
         try:
             self._leasing = await self._open_leasing(guarded)
-            self._billed = self._leasing.pool, guarded.isolation
+            self._billed = self._leasing
         except BaseException:
             self._substrate = None
             await guarded.close()
@@ -358,7 +357,7 @@ class LocalHost(Host):
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
         started_s = time.monotonic()
-        wanted = await leasing.find(self._image(image), spec, timeout_s)
+        wanted = await leasing.find(self._image(image), spec, timeout_s, for_lease=True)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         box = Box(grant, leasing.pool)
@@ -370,8 +369,7 @@ class LocalHost(Host):
             raise InvalidRequest("the host was never open", hint="use it inside `async with dutyfree.local() as host:`")
         from dutyfree.client.billing import with_others
 
-        pool, isolation = self._billed
-        return with_others(pool.bill(), isolation, advice)
+        return with_others(self._billed.pool.bill(), self._billed.isolation, advice)
 
     async def get(self, lease_id: str) -> Box:
         pool = self._opened_leasing().pool

@@ -14,6 +14,7 @@ _COUNTS: Final = (
     "wall_ns",
     "leases",
     "warm",
+    "cold",
     "open_leases",
     "held_ns",
     "actions",

@@ -8,8 +8,6 @@ from typing import Final
 
 from dutyfree.model.phase import Phase
 
-MAKING: Final = (Phase.CREATE, Phase.READY, Phase.SETUP)
-"""The phases from nothing to a sandbox in the wanted state."""
 _S: Final = 1e9
 
 
@@ -19,7 +17,7 @@ class PhaseTime:
 
     phase: Phase
     waited_ns: int
-    """Leases waited for it: before they had their sandbox or, without a pool, until it was destroyed."""
+    """Leases waited for it: before they had their sandbox (images included) or, without a pool, for its destruction."""
     used_ns: int
     """It was part of the calls of leases, or bound files to them."""
     background_ns: int
@@ -70,6 +68,8 @@ class Bill:
     leases: int
     warm: int
     """Leases that found an idle sandbox in exactly the wanted state, and did not wait for one."""
+    cold: int
+    """Leases that waited for a new sandbox. The others that are not warm waited for one that existed."""
     open_leases: int
     held_ns: int
     """The time in which leases had their sandbox, summed over leases."""
@@ -159,6 +159,7 @@ class Bill:
             wall_ns=max(0, self.wall_ns - earlier.wall_ns),
             leases=max(0, self.leases - earlier.leases),
             warm=max(0, self.warm - earlier.warm),
+            cold=max(0, self.cold - earlier.cold),
             held_ns=max(0, self.held_ns - earlier.held_ns),
             actions=max(0, self.actions - earlier.actions),
             work_ns=max(0, self.work_ns - earlier.work_ns),
@@ -170,10 +171,8 @@ class Bill:
 
     def __str__(self) -> str:
         lines = [f"bill of {_count(self.leases, 'lease')} on {self.substrate}, {duration(self.wall_ns)} of wall time"]
-        rate = self.hit_rate
-        hits = "none yet" if rate is None else f"{self.warm:,} of {self.leases:,} warm ({100 * rate:.1f} %)"
         lines += [
-            f"  leases       {hits}{f'; {self.open_leases:,} still open' if self.open_leases else ''}",
+            f"  leases       {self._leases()}{f'; {self.open_leases:,} still open' if self.open_leases else ''}",
             f"  sandboxes    {self.creations:,} made, {self.destructions:,} destroyed",
             f"  concurrency  {self.concurrency:.2f} ({duration(self.held_ns)} of leases / {duration(self.wall_ns)})",
             f"  work         {duration(self.work_ns)} in {_count(self.actions, 'action')}",
@@ -187,6 +186,15 @@ class Bill:
             ]
         lines += [f"  failures     {'; '.join(map(_failure, self.failures)) or 'none'}"]
         return "\n".join([*lines, *self._projections()])
+
+    def _leases(self) -> str:
+        if self.hit_rate is None:
+            return "none yet"
+        other = self.leases - self.warm - self.cold
+        parts = [f"{self.warm:,} of {self.leases:,} warm ({100 * self.hit_rate:.1f} %)"]
+        parts += [f"{other:,} waited for a sandbox in use or in preparation"] if other > 0 else []
+        parts += [f"{self.cold:,} for a new one" if other > 0 else f"{self.cold:,} waited for a new sandbox"]
+        return ", ".join(parts if self.cold else parts[:-1])
 
     def _background(self) -> str:
         if not self.background_ns:

@@ -14,7 +14,6 @@ from typing import Final
 from dutyfree.contract import SpanListener
 from dutyfree.errors import DutyfreeError
 from dutyfree.model import Bill, FailureCount, Phase, PhaseTime, Span, Timing
-from dutyfree.model.bill import MAKING
 from dutyfree.pool.metrics import HIT
 from dutyfree.trace import now_ns
 
@@ -23,13 +22,15 @@ _MAX_FAILURES: Final = 256
 _MAX_LIFE: Final = 16
 """The most spans of a sandbox without a tenant that are kept for the next lease."""
 _ACTION: Final = (Phase.DISPATCH, Phase.EXECUTE, Phase.OBSERVE)
+_MAKING: Final = (Phase.CREATE, Phase.READY, Phase.SETUP)
+"""The phases from nothing to a sandbox in the wanted state."""
 _OF_FORKS: Final = (Phase.CREATE, Phase.READY)
 
 
 class Spent:
     """What one lease has cost so far."""
 
-    __slots__ = ("tax_ns", "wait_ns", "work_ns")
+    __slots__ = ("is_cold", "tax_ns", "wait_ns", "work_ns")
 
     def __init__(self) -> None:
         self.wait_ns = 0
@@ -37,6 +38,8 @@ class Spent:
         self.work_ns = 0
         self.tax_ns = 0
         """Everything else that spans cover, the wait included."""
+        self.is_cold = False
+        """Whether it waited for the creation of its sandbox."""
 
 
 class Billing:
@@ -45,19 +48,24 @@ class Billing:
     def __init__(self) -> None:
         self.start_ns = now_ns()
         self.end_ns = 0
-        self.leases = self.warm = 0
+        self.leases = self.warm = self.cold = 0
         self.held_ns = 0
         self.actions = self.dispatch_ns = self.execute_ns = self.observe_ns = 0
         self.waited: Counter[Phase] = Counter()
         self.used: Counter[Phase] = Counter()
         self.background: Counter[Phase] = Counter()
-        self.creations = self.destructions = 0
+        self.creations = self.destructions = self.making_ns = 0
         self._failures: Counter[tuple[str, str, str]] = Counter()
 
-    def leased(self, rung: str) -> None:
+    def leased(self, rung: str, spent: Spent) -> None:
         """A lease got its sandbox, which was found on this rung."""
         self.leases += 1
         self.warm += rung == HIT
+        self.cold += spent.is_cold
+
+    def built(self, spent_ns: int, *, for_lease: bool) -> None:
+        """An image was built, or found, while a lease waited for it or in the background."""
+        (self.waited if for_lease else self.background)[Phase.SETUP] += spent_ns
 
     def failed(self, during: str, error: BaseException) -> None:
         """Count a failure. Cancellations are none: they are the caller's wish."""
@@ -77,13 +85,13 @@ class Billing:
         used[Phase.DISPATCH] = used.get(Phase.DISPATCH, 0) + self.dispatch_ns
         used[Phase.OBSERVE] = used.get(Phase.OBSERVE, 0) + self.observe_ns
         phases = [PhaseTime(each, *(max(0, of.get(each, 0)) for of in (waited, used, background))) for each in Phase]
-        made_ns = sum(of.get(phase, 0) for of in (waited, background) for phase in MAKING)
         destroyed_ns = sum(of.get(Phase.DESTROY, 0) for of in (waited, used, background))
         return Bill(
             substrate=substrate,
             wall_ns=at_ns - self.start_ns,
             leases=self.leases,
             warm=self.warm,
+            cold=self.cold,
             open_leases=len(ready_ns),
             held_ns=self.held_ns + sum(max(0, at_ns - each) for each in ready_ns),
             actions=self.actions,
@@ -92,7 +100,7 @@ class Billing:
             failures=tuple(FailureCount(*key, count) for key, count in sorted(dict(self._failures).items())),
             creations=self.creations,
             destructions=self.destructions,
-            creation_ns=max(0, made_ns) // self.creations if self.creations else None,
+            creation_ns=self.making_ns // self.creations if self.creations else None,
             destruction_ns=max(0, destroyed_ns) // self.destructions if self.destructions else None,
         )
 
@@ -104,7 +112,7 @@ class SpanSink:
     belongs to the background, until a lease turns out to have waited for it; with `cold`, it belongs to the leases.
     """
 
-    __slots__ = ("_billing", "_cold", "_life", "_on_span", "_stages", "_tenant", "listener")
+    __slots__ = ("_billing", "_cold", "_life", "_on_span", "_released_ns", "_stages", "_tenant", "listener")
 
     def __init__(self, billing: Billing, on_span: SpanListener | None = None, *, cold: bool = False) -> None:
         self._billing = billing
@@ -116,33 +124,28 @@ class SpanSink:
         The phase is None for files that are bound to the next lease.
         """
         self._stages = 0
+        self._released_ns = 0
+        """When the last lease ended. What had begun before, and ends after it, was that lease's."""
         self._tenant: Spent | None = None
         self.listener: SpanListener | None = None
 
     def __call__(self, span: Span) -> None:
-        phase, spent_ns = span.phase, span.end_ns - span.start_ns
+        phase = span.phase
         if phase not in _ACTION:
             self._add_life(phase, span.start_ns, span.end_ns)
-        elif self._tenant is None:
-            self._add_binding(span.start_ns, span.end_ns)
         elif not self._stages:
-            if phase is Phase.EXECUTE:
-                self._add_action(0, spent_ns, 0)
-                self._billing.actions += 1
-            else:
-                self._add_action(*((spent_ns, 0, 0) if phase is Phase.DISPATCH else (0, 0, spent_ns)))
+            parts_ns = (span.end_ns - span.start_ns if phase is each else 0 for each in _ACTION)
+            self._add_action(span.start_ns, span.end_ns, *parts_ns, count=phase is Phase.EXECUTE)
         listener = self.listener or self._on_span
         if listener is not None:
             listener(span)
 
     def on_timing(self, timing: Timing) -> None:
         """Receive the three spans of an action, which need not be made if there is no listener."""
-        if self._tenant is None:
-            self._add_binding(timing.start_ns, timing.end_ns)
-        elif not self._stages:
-            tax_ns = timing.end_ns - timing.start_ns - timing.execute_ns
-            self._add_action(tax_ns // 2, timing.execute_ns, tax_ns - tax_ns // 2)
-            self._billing.actions += 1
+        if not self._stages:
+            start_ns, end_ns, execute_ns = timing.start_ns, timing.end_ns, timing.execute_ns
+            tax_ns = end_ns - start_ns - execute_ns
+            self._add_action(start_ns, end_ns, tax_ns // 2, execute_ns, tax_ns - tax_ns // 2, count=1)
         listener = self.listener or self._on_span
         if listener is not None:
             for span in timing.spans():
@@ -153,11 +156,12 @@ class SpanSink:
 
         Of the wait, what the sandbox did meanwhile counts as that, and the rest as `queue`.
         """
-        billing, queue_ns = self._billing, ready_ns - start_ns
+        billing, queue_ns, spent.is_cold = self._billing, ready_ns - start_ns, self._cold
         for phase, begin_ns, end_ns in self._life:
             waited_ns = min(end_ns, ready_ns) - max(begin_ns, start_ns)
             if waited_ns > 0:
                 queue_ns -= waited_ns
+                spent.is_cold |= phase is Phase.CREATE
                 if phase is not None and not self._cold:
                     billing.background[phase] -= waited_ns
                     billing.waited[phase] += waited_ns
@@ -169,6 +173,7 @@ class SpanSink:
     def released(self) -> None:
         """The lease has ended."""
         self._tenant = self.listener = None
+        self._released_ns = now_ns()
 
     @contextmanager
     def setup(self, sandbox: str) -> Iterator[None]:
@@ -181,25 +186,22 @@ class SpanSink:
             self._stages -= 1
             self(Span(Phase.SETUP, start_ns, now_ns(), sandbox, "stages"))
 
-    def _add_action(self, dispatch_ns: int, execute_ns: int, observe_ns: int) -> None:
+    def _add_action(
+        self, start_ns: int, end_ns: int, dispatch_ns: int, execute_ns: int, observe_ns: int, *, count: int
+    ) -> None:
         billing, tenant = self._billing, self._tenant
-        assert tenant is not None
+        if tenant is not None:
+            tenant.work_ns += execute_ns
+            tenant.tax_ns += dispatch_ns + observe_ns
+        elif start_ns >= self._released_ns:  # it writes a file that is bound to the next lease
+            billing.used[Phase.SETUP] += end_ns - start_ns
+            self._life.append((None, start_ns, end_ns))
+            del self._life[:-_MAX_LIFE]
+            return
+        billing.actions += count
         billing.dispatch_ns += dispatch_ns
         billing.execute_ns += execute_ns
         billing.observe_ns += observe_ns
-        tenant.work_ns += execute_ns
-        tenant.tax_ns += dispatch_ns + observe_ns
-
-    def _add_binding(self, start_ns: int, end_ns: int) -> None:
-        """An action without a tenant writes a file that is bound to the next lease, unless it is one of a stage."""
-        if not self._stages:
-            self._keep(None, start_ns, end_ns)
-            self._billing.used[Phase.SETUP] += end_ns - start_ns
-
-    def _keep(self, phase: Phase | None, start_ns: int, end_ns: int) -> None:
-        self._life.append((phase, start_ns, end_ns))
-        if len(self._life) > _MAX_LIFE:
-            del self._life[0]
 
     def _add_life(self, phase: Phase, start_ns: int, end_ns: int) -> None:
         billing, spent_ns = self._billing, end_ns - start_ns
@@ -215,5 +217,8 @@ class SpanSink:
         while life and life[-1][0] is phase and life[-1][1] >= start_ns:
             _, step_start_ns, step_end_ns = life.pop()
             spent_ns -= step_end_ns - step_start_ns
-        self._keep(phase, start_ns, end_ns)
+        life.append((phase, start_ns, end_ns))
+        del life[:-_MAX_LIFE]
+        if phase in _MAKING:
+            billing.making_ns += spent_ns
         (billing.waited if self._cold else billing.background)[phase] += spent_ns

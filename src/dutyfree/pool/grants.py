@@ -179,8 +179,8 @@ class Grants:
             async with grant.fence:
                 await grant.egress.bind(grant.sandbox)
         grant.ready_ns = now_ns()
-        self._billing.leased(grant.rung)
         grant.live.spans.lease(grant.spent, grant.start_ns, grant.ready_ns)
+        self._billing.leased(grant.rung, grant.spent)
         if self._records:
             grant.live.spans.listener = listener = self._listener(grant)
             if self._reports_wait:

@@ -12,6 +12,7 @@ import pytest
 import dutyfree
 from dutyfree.codec import BILL
 from dutyfree.model import Bill, Phase
+from dutyfree.pool.billing import Billing
 from dutyfree.pool.core import MAX_TRIES
 from dutyfree.pool.options import PoolOptions
 from dutyfree.substrates.fake import Failure, FailureKind, Latencies
@@ -97,6 +98,23 @@ async def test_stages_are_no_work_of_a_lease() -> None:
     assert setup.waited_ns >= 95e6
     assert bill.actions == 1
     assert bill.work_ns < 95e6
+
+
+async def test_a_build_is_paid_by_the_lease_that_waits_for_it_and_not_by_creations() -> None:
+    billing = Billing()
+    billing.built(5_000_000, for_lease=True)
+    billing.built(7_000_000, for_lease=False)
+    billing.creations += 1
+    bill = billing.bill("cell", [])
+    assert [(each.phase, each.waited_ns, each.background_ns) for each in bill.phases] == [
+        (Phase.SETUP, 5_000_000, 7_000_000)
+    ]
+    assert bill.creation_ns == 0
+    recipe = dutyfree.Recipe(stages=(dutyfree.Stage("repository", run=("false",), network=dutyfree.Network.HOST),))
+    async with dutyfree.local("process") as host:
+        with pytest.raises(dutyfree.Unsupported):
+            await host.acquire(recipe)
+        assert [(each.during, each.party) for each in host.bill().failures] == [("build", "caller")]
 
 
 async def test_failures_are_in_the_bill_by_cause() -> None:

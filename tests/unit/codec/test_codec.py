@@ -236,7 +236,7 @@ PHASES = (PhaseTime(Phase.CREATE, 1, 2, 3),)
 SAMPLES: list[tuple[Codec[Any], dict[str, Any]]] = [
     (POOL_STATUS, {"version": 1, **STATUS, "outcomes": {"kinds": {}, "counts": [ROW]}}),
     (SPAN, SPAN.encode(Span(Phase.CREATE, 1, 2))),
-    (BILL, BILL.encode(Bill("x", 9, 1, 1, 0, 5, 1, 3, PHASES, (FailureCount("a", "b", "c", 1),), 1, 0, 7, None))),
+    (BILL, BILL.encode(Bill("x", 9, 1, 1, 0, 0, 5, 1, 3, PHASES, (FailureCount("a", "b", "c", 1),), 1, 0, 7, None))),
     (SPEC, SPEC.encode(SandboxSpec())),
     (RESOURCES, RESOURCES.encode(Resources())),
     (IMAGE, IMAGE.encode(Image())),

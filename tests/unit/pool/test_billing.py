@@ -10,6 +10,7 @@ import pytest
 from dutyfree.errors import CapacityError, LinkFailed
 from dutyfree.model import Bill, Phase, PhaseTime, Span, Timing
 from dutyfree.pool.billing import Billing, SpanSink, Spent
+from dutyfree.trace import now_ns
 
 MS = 1_000_000
 
@@ -40,9 +41,11 @@ def test_what_a_sandbox_does_alone_is_background_until_a_lease_waits_for_it() ->
     sink.lease(spent := Spent(), 20 * MS, 45 * MS)  # asked for when the creation was under way
     assert times(bill_of(billing)) == {"queue": (5, 0, 0), "create": (10, 0, 20), "ready": (10, 0, 0)}
     assert spent.wait_ns == spent.tax_ns == 25 * MS
+    assert spent.is_cold
     sink.released()
     sink(span(Phase.RESET, 100, 103))
-    sink.lease(Spent(), 200 * MS, 201 * MS)
+    sink.lease(again := Spent(), 200 * MS, 201 * MS)
+    assert not again.is_cold
     assert times(bill_of(billing))["reset"] == (0, 0, 3)
     assert times(bill_of(billing))["queue"] == (6, 0, 0)
 
@@ -92,6 +95,18 @@ def test_actions_of_stages_are_setup_and_bound_files_are_the_leases() -> None:
     assert bill.background_ns == setup_ns
     assert times(bill)["queue"] == (2, 0, 0), "the rest of the wait was the file"
     assert times(bill)["setup"][1] >= 2
+
+
+def test_an_action_that_ends_after_its_lease_is_work_and_no_setup() -> None:
+    billing = Billing()
+    sink = SpanSink(billing)
+    sink.lease(Spent(), 0, 0)
+    start_ns = now_ns()
+    sink.released()
+    sink.on_timing(Timing("s", start_ns, start_ns + 10 * MS, 6 * MS))
+    bill = bill_of(billing)
+    assert (bill.actions, bill.work_ns) == (1, 6 * MS)
+    assert "setup" not in times(bill)
 
 
 def test_the_creations_of_forks_are_part_of_the_fork() -> None:
@@ -144,7 +159,7 @@ def test_the_bill_of_a_stretch_is_the_difference_and_never_negative() -> None:
     billing.creations += 1
     earlier = bill_of(billing)
     sink.lease(Spent(), 10 * MS, 40 * MS)  # moves 20 ms of the creation from the background to the lease
-    billing.leased("cold")
+    billing.leased("cold", Spent())
     sink.on_timing(Timing("s", 40 * MS, 50 * MS, 6 * MS))
     billing.failed("lease", LinkFailed("x"))
     later = bill_of(billing, ready_ns=[])
@@ -163,7 +178,7 @@ def test_a_bill_prints_nothing_empty_and_says_what_is_unknown() -> None:
     assert "none yet" in str(bill_of(billing))
     assert "projections" not in str(bill_of(billing))
     assert "no failures" in bill_of(billing).summary
-    billing.leased("hit")
+    billing.leased("hit", Spent())
     assert "unknown: this host has made no sandbox yet" in str(bill_of(billing))
     billing.creations += 1
     assert "destructions unknown, there was none yet" in str(bill_of(billing))
