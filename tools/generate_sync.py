@@ -36,6 +36,8 @@ AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
 SECRETS = "dutyfree.leases.secret"
 OWNER = "Host"
 """The class whose `with` block is the life of the event-loop thread."""
+ANY_THREAD = {"bill"}
+"""Methods that may be called in any thread, also when the host's has ended."""
 BASES = {"LocalHost": "Host"}
 """A class that has a base here has its own methods alone: those of the base are inherited."""
 
@@ -161,6 +163,8 @@ class Generator:
         if node.returns is not None and ast.unparse(node.returns).startswith("AsyncIterator["):
             body = f"return self._portal.iterate({call})"
             return method(node.name, parameters, self.annotation(node.returns, module), node, body)
+        if node.name in ANY_THREAD:
+            return method(node.name, parameters, self.annotation(node.returns, module), node, f"return {call}")
         way = "call" if isinstance(node, ast.AsyncFunctionDef) else "get"
         body = hidden + self.wrapped(node.returns, f"self._portal.{way}(lambda: {call})")
         return method(node.name, parameters, self.annotation(node.returns, module), node, body)

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from dutyfree import sync
     from dutyfree.client.box import Box
-    from dutyfree.client.groups import Group, Rollout
+    from dutyfree.client.groups import Group, Rollout, Rollouts
     from dutyfree.client.host import Host
     from dutyfree.client.host_pool import HostPool
     from dutyfree.client.local import LocalHost, local
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dutyfree.leases.secret import Secret
     from dutyfree.leases.table import Lease
     from dutyfree.model import (
+        Bill,
         Capability,
         Chunk,
         Egress,
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArchiveRefused",
+    "Bill",
     "Box",
     "BuildFailed",
     "CallerError",
@@ -130,6 +132,7 @@ __all__ = [
     "Recipe",
     "Resources",
     "Rollout",
+    "Rollouts",
     "SandboxGone",
     "SandboxPaused",
     "SandboxReset",
@@ -158,7 +161,7 @@ __all__ = [
 
 _HOMES = {
     "dutyfree.client.box": ("Box",),
-    "dutyfree.client.groups": ("Group", "Rollout"),
+    "dutyfree.client.groups": ("Group", "Rollout", "Rollouts"),
     "dutyfree.client.host": ("Host",),
     "dutyfree.client.host_pool": ("HostPool",),
     "dutyfree.client.local": ("LocalHost", "local"),
@@ -194,6 +197,7 @@ _HOMES = {
     "dutyfree.leases.secret": ("Secret",),
     "dutyfree.leases.table": ("Lease",),
     "dutyfree.model": (
+        "Bill",
         "Capability",
         "Chunk",
         "Egress",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
@@ -18,7 +19,7 @@ from dutyfree.choose.decision import Decision
 from dutyfree.client.box import DEFAULT_PORT_TIMEOUT_S
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.egress import BoxEgress as AsyncBoxEgress
-from dutyfree.client.groups import Group, Rollout
+from dutyfree.client.groups import Group, Rollouts
 from dutyfree.client.host import Host as AsyncHost
 from dutyfree.client.host import LeaseOptions, Task, Value
 from dutyfree.client.host_pool import DEFAULT_LASTING_S
@@ -51,6 +52,7 @@ from dutyfree.model import (
     DEFAULT_KEEP_OUTPUT_BYTES,
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
+    Bill,
     Capability,
     Chunk,
     Command,
@@ -177,7 +179,7 @@ def local(
     the cheapest substrate that works here and isolates strongly enough for `trust` ("trusted", "model", "untrusted",
     "hostile"). It computes the cost from `expected_actions` and `expected_work_s`, by the measurements in the file
     `advice` or by built-in ones. With a `pool`, sandboxes are kept warm and used again. `on_span` is called with every
-    span of every lease when the span ends.
+    span when it ends: those of leases, and those of what the pool does in the background.
     """
     return LocalHost(AsyncLocalHost(substrate, pool=pool, on_span=on_span, **options), Portal())
 
@@ -312,6 +314,14 @@ class Host:
         """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
         self._portal.call(lambda: self._inner.release(lease_id))
 
+    def bill(self, *, advice: str | Path | None = None) -> Bill:
+        """What leases, and the pool behind them, have cost since the host was opened; also after its end.
+
+        Its projections to other substrates use the measurements in the file `advice`, which `dutyfree advise --json`
+        has printed, or built-in ones. Raises InvalidRequest for another file, and for a host that was never open.
+        """
+        return self._inner.bill(advice=advice)
+
     @contextmanager
     def lease(
         self,
@@ -394,12 +404,15 @@ class Host:
         retries: int = 1,
         on_progress: Callable[[int, int], Any] | None = None,
         **lease: Unpack[LeaseOptions],
-    ) -> list[Rollout[Task, Value]]:
+    ) -> Rollouts[Task, Value]:
         """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
 
         Sandboxes start from `image`, which may be a function of the task. If the infrastructure fails a rollout, or has
         no room for it, it begins again in a new sandbox, up to `retries` times; if all tries fail, its result has an
         error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
+
+        The result is a list. Its `summary` says in one line what the rollouts have cost; it is also logged, by the
+        logger `dutyfree` at the level INFO.
         """
         lease = conceal_lease(lease)
         return self._portal.call(
@@ -538,6 +551,10 @@ class HostPool:
     def status(self) -> PoolStatus:
         """The sandboxes, requests, builds and counters of the pool; `dutyfree pool status` shows the same."""
         return self._portal.get(lambda: self._inner.status())
+
+    def bill(self) -> Bill:
+        """What leases and the pool have cost since the host was opened: `Host.bill`, for holders of the pool alone."""
+        return self._inner.bill()
 
     def expected(self) -> int:
         """The number of announced leases that have not been requested yet."""

@@ -12,7 +12,8 @@ from dutyfree.leases.binding import Binding, bind
 from dutyfree.leases.fence import Fence
 from dutyfree.leases.table import Lease, LeaseTable
 from dutyfree.model import Capability, SandboxSpec
-from dutyfree.pool.grants import Grant, LiveSandbox, SpanSink
+from dutyfree.pool.billing import Billing, SpanSink
+from dutyfree.pool.grants import Grant, LiveSandbox
 from dutyfree.pool.members import Member
 from dutyfree.pool.wanted import plain
 from dutyfree.trace import now_ns
@@ -50,7 +51,7 @@ def boxed(
     wanted = plain(SandboxSpec())
     member = Member(inner.id, wanted, wanted.ladder.top, wanted.ladder.top)
     env = binding.environment(lease.id, lease.owner)
-    live = LiveSandbox(inner, SpanSink())
+    live = LiveSandbox(inner, SpanSink(Billing()))
     grant = Grant(lease, member, live, "hit", fence, binding, env, capabilities, restore, sealed, now_ns())
     return Box(grant, NoHost())
 

@@ -62,7 +62,11 @@ def register(commands: Any) -> None:
         metavar="NAME",
         help="use this workload of the results (default: the one with the longest trajectory)",
     )
-    parser.add_argument("--stage", default="cold", metavar="STAGE", help="cold, or warm at this stage (default: cold)")
+    parser.add_argument(
+        "--stage",
+        metavar="STAGE",
+        help="cold, or warm at this stage (default: cold; for a live run, that of the most leases)",
+    )
     scale = parser.add_argument_group("training run")
     scale.add_argument("--trajectories", type=whole, default=1_000_000, metavar="N", help="default: 1e6")
     scale.add_argument("--steps", type=whole, default=150, metavar="N", help="actions of each (default: 150)")
@@ -104,7 +108,8 @@ def _latencies(options: argparse.Namespace) -> Latencies:
         if twice := [name for name in names if names.count(name) > 1]:
             raise InvalidRequest(f"--latency names {twice[0]!r} twice", hint="each latency needs a name of its own")
         return StatedLatencies(dict(options.latency), options.steps)
-    return MeasuredLatencies(load_results(options.results), options.workload, stage(options.stage))
+    warmth = None if options.stage is None else stage(options.stage)
+    return MeasuredLatencies(load_results(options.results), options.workload, warmth)
 
 
 def _lines(projection: Projection) -> list[str]:

@@ -45,6 +45,7 @@ def register(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Write the report and print its path."""
     with measure_extra():
+        from dutyfree.codec import BILL
         from dutyfree.measure.report.terminal import summary
         from dutyfree.measure.report.write import write_report
         from dutyfree.measure.results.compact import write_compact
@@ -63,7 +64,8 @@ def execute(options: argparse.Namespace) -> int:
             results, analysis, directory, markdown=options.markdown, small=options.compact is not None
         )
     if options.json:
-        print(json.dumps(_as_json(written), indent=2))
+        bill = None if results.bill is None else BILL.encode(results.bill)
+        print(json.dumps(_as_json(written) | {"bill": bill}, indent=2))
     else:
         columns = min(120, shutil.get_terminal_size().columns)
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
+from dutyfree.model.bill import duration
 
 MAX_GROUP = 1024
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -82,6 +86,22 @@ async def _leased(lease: Lease, count: int, held: AsyncExitStack) -> Group[Box]:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutTiming:
+    """Where the time of a rollout went, summed over its tries. What is neither work nor tax was the caller's."""
+
+    wall_s: float = 0.0
+    """From its first request for a sandbox to the end of its last lease, pauses between tries included."""
+    ready_s: float = 0.0
+    """From requests to sandboxes: the queue and, for a lease that is not warm, the creation. Part of the tax."""
+    work_s: float = 0.0
+    """Actions inside the sandbox."""
+    tax_s: float = 0.0
+    """What the infrastructure took of it: getting and returning sandboxes, and what it adds to each action."""
+    leased_s: float = 0.0
+    """How long it had a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout(Generic[Task, Value]):
     """The result of one task: a value, or an error. A failure of the infrastructure never counts as a value."""
 
@@ -90,11 +110,40 @@ class Rollout(Generic[Task, Value]):
     error: DutyfreeError | None
     tries: int
     """The number of sandboxes in which it was tried."""
+    timing: RolloutTiming
 
     @property
     def done(self) -> bool:
         """Whether there is a value."""
         return self.error is None
+
+
+class Rollouts(list[Rollout[Task, Value]]):
+    """The rollouts of one `map` in the order of its tasks, with what they have cost."""
+
+    def __init__(self, rollouts: Iterable[Rollout[Task, Value]], wall_s: float) -> None:
+        super().__init__(rollouts)
+        self.wall_s = wall_s
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Rollouts without a value, by the party at fault and the error: `substrate/LinkFailed`."""
+        return Counter(f"{each.error.party}/{type(each.error).__name__}" for each in self if each.error is not None)
+
+    @property
+    def summary(self) -> str:
+        """What the rollouts have cost, in one line."""
+        totals = {name: sum(getattr(each.timing, name) for each in self) for name in ("work_s", "tax_s", "leased_s")}
+        work_ns, tax_ns, wall_ns = (round(each * 1e9) for each in (totals["work_s"], totals["tax_s"], self.wall_s))
+        share = f" ({100 * tax_ns / work_ns:.1f} % of the work)" if work_ns else ""
+        again = sum(each.tries for each in self) - len(self)
+        failed = ", ".join(f"{count:,} x {cause}" for cause, count in self.failures.most_common())
+        return (
+            f"{sum(each.done for each in self):,} of {len(self):,} rollouts done, work {duration(work_ns)}, "
+            f"tax {duration(tax_ns)}{share}, wall {duration(wall_ns)}, "
+            f"{totals['leased_s'] / self.wall_s if self.wall_s else 0.0:.1f} at once, "
+            f"{again:,} tried again, {'failed: ' + failed if failed else 'no failures'}"
+        )
 
 
 async def roll_out(
@@ -105,12 +154,12 @@ async def roll_out(
     concurrency: int,
     retries: int,
     on_progress: Callable[[int, int], Any] | None,
-) -> list[Rollout[Task, Value]]:
+) -> Rollouts[Task, Value]:
     """One rollout for each task; see `Host.map`."""
     if concurrency < 1 or retries < 0:
         raise InvalidRequest(f"concurrency {concurrency}, retries {retries}: use at least 1 and 0")
     todo = list(tasks)
-    places, done = asyncio.Semaphore(concurrency), 0
+    places, done, started_s = asyncio.Semaphore(concurrency), 0, time.monotonic()
 
     async def one(task: Task) -> Rollout[Task, Value]:
         nonlocal done
@@ -127,7 +176,9 @@ async def roll_out(
     except BaseExceptionGroup as errors:
         first = errors.exceptions[0]
         raise first from first.__cause__  # the caller gets the exception itself, not a group
-    return [each.result() for each in started]
+    rollouts = Rollouts((each.result() for each in started), time.monotonic() - started_s)
+    logging.getLogger("dutyfree").info("map: %s", rollouts.summary)
+    return rollouts
 
 
 async def _tried(
@@ -136,16 +187,53 @@ async def _tried(
     lease: Callable[[Task], AbstractAsyncContextManager[Box]],
     retries: int,
 ) -> Rollout[Task, Value]:
-    tries = 0
+    tries, stopwatch = 0, _Stopwatch()
     while True:
         tries += 1
         try:
-            async with lease(task) as box:
-                return Rollout(task, await work(box, task), None, tries)
+            async with stopwatch.leased(lease(task)) as box:
+                value = await work(box, task)
+            return Rollout(task, value, None, tries, stopwatch.timing())
         except DutyfreeError as error:
             # Each try has a new sandbox, so that nothing from a failed try can influence the next one.
             if tries > retries or not error.retryable:
-                return Rollout(task, None, error, tries)
+                return Rollout(task, None, error, tries, stopwatch.timing())
             failure = error
         if isinstance(failure, CapacityError):
             await asyncio.sleep(min(failure.retry_after_s or _PAUSE_S, _LONGEST_PAUSE_S))
+
+
+class _Stopwatch:
+    """Times the tries of one rollout."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._ready_s = self._work_s = self._tax_s = self._leased_s = 0.0
+
+    @asynccontextmanager
+    async def leased(self, lease: AbstractAsyncContextManager[Box]) -> AsyncIterator[Box]:
+        """The lease, timed."""
+        begun_s, left_s, box = time.monotonic(), None, None
+        try:
+            async with lease as box:
+                ready_s = time.monotonic()
+                self._ready_s += ready_s - begun_s
+                try:
+                    yield box
+                finally:
+                    left_s = time.monotonic()
+                    self._leased_s += left_s - ready_s
+        finally:
+            ended_s = time.monotonic()
+            if box is None or left_s is None:  # no sandbox: the whole wait was tax
+                self._ready_s += ended_s - begun_s
+                self._tax_s += ended_s - begun_s
+            else:
+                spent = box._grant.spent
+                self._work_s += spent.work_ns / 1e9
+                self._tax_s += ready_s - begun_s + (spent.tax_ns - spent.wait_ns) / 1e9 + ended_s - left_s
+
+    def timing(self) -> RolloutTiming:
+        """The times so far."""
+        wall_s = time.monotonic() - self._started_s
+        return RolloutTiming(wall_s, self._ready_s, self._work_s, self._tax_s, self._leased_s)

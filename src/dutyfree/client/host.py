@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
@@ -14,10 +15,10 @@ from dutyfree.client.dropped import lease_block, warn_of_dropped_block
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
+from dutyfree.model import Bill, Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
 
 if TYPE_CHECKING:
-    from dutyfree.client.groups import Group, Rollout
+    from dutyfree.client.groups import Group, Rollouts
     from dutyfree.images.recipes.progress import Progress
 
 Task = TypeVar("Task")
@@ -147,6 +148,14 @@ class Host(ABC):
     async def release(self, lease_id: str) -> None:
         """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
 
+    @abstractmethod
+    def bill(self, *, advice: str | Path | None = None) -> Bill:
+        """What leases, and the pool behind them, have cost since the host was opened; also after its end.
+
+        Its projections to other substrates use the measurements in the file `advice`, which `dutyfree advise --json`
+        has printed, or built-in ones. Raises InvalidRequest for another file, and for a host that was never open.
+        """
+
     @lease_block
     async def lease(
         self,
@@ -225,12 +234,15 @@ class Host(ABC):
         retries: int = 1,
         on_progress: Callable[[int, int], Any] | None = None,
         **lease: Unpack[LeaseOptions],
-    ) -> list[Rollout[Task, Value]]:
+    ) -> Rollouts[Task, Value]:
         """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
 
         Sandboxes start from `image`, which may be a function of the task. If the infrastructure fails a rollout, or has
         no room for it, it begins again in a new sandbox, up to `retries` times; if all tries fail, its result has an
         error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
+
+        The result is a list. Its `summary` says in one line what the rollouts have cost; it is also logged, by the
+        logger `dutyfree` at the level INFO.
         """
         from dutyfree.client import groups
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from dutyfree.client.billing import with_others
 from dutyfree.client.leasing import MAX_BUILD_S, Leasing
 from dutyfree.client.specs import spec_of
-from dutyfree.model import Egress, Image, Mount, Network, Recipe, Resources, Writes
+from dutyfree.model import Bill, Egress, Image, Mount, Network, Recipe, Resources, Writes
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.status import PoolStatus
 
@@ -85,6 +86,10 @@ class HostPool:
     def status(self) -> PoolStatus:
         """The sandboxes, requests, builds and counters of the pool; `dutyfree pool status` shows the same."""
         return self._leasing.status()
+
+    def bill(self) -> Bill:
+        """What leases and the pool have cost since the host was opened: `Host.bill`, for holders of the pool alone."""
+        return with_others(self._pool.bill(), self._leasing.isolation, None)
 
     def expected(self) -> int:
         """The number of announced leases that have not been requested yet."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dutyfree.client.announcing import Announcements
 from dutyfree.client.fetching import NamedImages
 from dutyfree.contract import SpanListener
-from dutyfree.errors import CapacityError, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, SubstrateFailed
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe, SandboxSpec
 from dutyfree.pool.costs import Costs, load_costs_or_none, save_costs
@@ -23,6 +23,7 @@ from dutyfree.pool.staging import Build, Layers, Stager
 from dutyfree.pool.wanted import Wanted
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.threads import in_thread
+from dutyfree.trace import now_ns
 
 if TYPE_CHECKING:
     from dutyfree.pool.status import PoolStatus
@@ -52,6 +53,7 @@ class Leasing:
     ) -> None:
         """`shown` says whether `dutyfree top` shows the pool."""
         layers = Layers(store, build, options.layers) if store is not None else None
+        self.isolation = substrate.isolation
         self._stager = Stager(substrate, layers)
         self._ladders = LadderCache(self._stager)
         self.images = NamedImages(substrate)
@@ -66,7 +68,8 @@ class Leasing:
             substrate.capabilities,
             on_span,
             self._costs,
-            # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either.
+            # A pool plans by costs and keeps the spans of each lease; a host without one has no use for either: its
+            # bill needs counters alone.
             measures=shown or on_span is not None,
         )
         self.announcements = Announcements(
@@ -113,14 +116,17 @@ class Leasing:
             return await self.images.find(what, timeout_s=timeout_s)
         return HOST_ROOT if what is None else what
 
-    async def find(self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float) -> Wanted:
+    async def find(
+        self, what: Recipe | Image, spec: SandboxSpec, timeout_s: float, *, for_lease: bool = False
+    ) -> Wanted:
         """The goal of sandboxes for a recipe or image. A recipe is built if necessary.
 
         A host with a pool caches the goals of recipes, because computing one takes longer than leasing a warm sandbox.
-        Raises CapacityError after `timeout_s`.
+        `for_lease` says whether a lease waits for it: for the bill. Raises CapacityError after `timeout_s`.
         """
         if isinstance(what, Image):
             return self._ladders.of_image(what, spec)
+        start_ns = now_ns()
         try:
             async with asyncio.timeout(timeout_s):
                 if self._remembers_recipes:
@@ -128,7 +134,14 @@ class Leasing:
                 return await self._stager.wanted(what, spec)
         except TimeoutError:
             hint = "the build goes on; try again later" if self._remembers_recipes else "give it more time: timeout_s="
-            raise CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint) from None
+            late = CapacityError(f"the image was not built within {timeout_s:g} s", hint=hint)
+            self.pool.billing.failed("build", late)
+            raise late from None
+        except DutyfreeError as error:
+            self.pool.billing.failed("build", error)
+            raise
+        finally:
+            self.pool.billing.built(now_ns() - start_ns, for_lease=for_lease)
 
     def status(self) -> PoolStatus:
         """The status of the pool, with what is built for announcements."""

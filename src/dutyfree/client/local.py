@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -22,6 +23,7 @@ from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
 from dutyfree.model import (
+    Bill,
     Capability,
     Egress,
     Image,
@@ -132,7 +134,7 @@ def local(
     the cheapest substrate that works here and isolates strongly enough for `trust` ("trusted", "model", "untrusted",
     "hostile"). It computes the cost from `expected_actions` and `expected_work_s`, by the measurements in the file
     `advice` or by built-in ones. With a `pool`, sandboxes are kept warm and used again. `on_span` is called with every
-    span of every lease when the span ends.
+    span when it ends: those of leases, and those of what the pool does in the background.
     """
     return LocalHost(substrate, pool=pool, on_span=on_span, **options)
 
@@ -162,6 +164,8 @@ class LocalHost(Host):
         self._has_pool = pool is not None
         self._pool_options = pool if pool is not None else WITHOUT_A_POOL
         self._leasing: Leasing | None = None
+        self._billed: Leasing | None = None
+        """What `bill` reads: it is kept after the end of the host."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: HostPool | None = None
         self._group_lock = asyncio.Lock()
@@ -175,6 +179,7 @@ class LocalHost(Host):
         self._substrate, self._loop = guarded, asyncio.get_running_loop()
         try:
             self._leasing = await self._open_leasing(guarded)
+            self._billed = self._leasing
         except BaseException:
             self._substrate = None
             await guarded.close()
@@ -366,12 +371,19 @@ class LocalHost(Host):
         start = await leasing.image(image, timeout_s=timeout_s)
         if user == IMAGE_USER:
             binding = replace(binding, user=_image_user(start))
-        wanted = await leasing.find(start, spec, timeout_s)
+        wanted = await leasing.find(start, spec, timeout_s, for_lease=True)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         box = Box(grant, leasing.pool)
         watch_box(box, grant.fence, grant.lease.id)
         return box
+
+    def bill(self, *, advice: str | Path | None = None) -> Bill:
+        if self._billed is None:
+            raise InvalidRequest("the host was never open", hint="use it inside `async with dutyfree.local() as host:`")
+        from dutyfree.client.billing import with_others
+
+        return with_others(self._billed.pool.bill(), self._billed.isolation, advice)
 
     async def get(self, lease_id: str) -> Box:
         pool = self._opened_leasing().pool

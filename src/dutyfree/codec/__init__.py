@@ -4,6 +4,7 @@ Each form is a `Codec`: `OBSERVATION.encode(seen)` gives values that `dumps` wri
 reads them, with types and bounds checked. The form of a pool's status is in `dutyfree.pool.status_codec`.
 """
 
+from dutyfree.codec.bill import BILL
 from dutyfree.codec.document import MAX_DOCUMENT_BYTES, VERSION, Codec, dumps, loads
 from dutyfree.codec.error import ERROR
 from dutyfree.codec.observation import OBSERVATION, SPAN
@@ -11,6 +12,7 @@ from dutyfree.codec.request import ACTION, IMAGE, RESOURCES, SPEC, UNENFORCED
 
 __all__ = [
     "ACTION",
+    "BILL",
     "ERROR",
     "IMAGE",
     "MAX_DOCUMENT_BYTES",

@@ -7,7 +7,7 @@ import copy
 import math
 import posixpath
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dutyfree.contract import SpanListener
@@ -45,6 +45,8 @@ class Runner:
         self.channel = channel
         self.environment = Environment(env)
         self.on_span = on_span
+        self._on_timing: Callable[[Timing], None] | None = getattr(on_span, "on_timing", None)
+        """Listeners that have it take an action in one call, for which no spans need to be made."""
         self.known_limits = _UNLIMITED
         self._cwd = cwd
         self._encoded_cwd = encode_text(cwd)
@@ -192,7 +194,9 @@ class Runner:
         start_ns = exchange.start_ns if self._began_ns is None else self._began_ns
         execute_ns = min(end.execute_ns, end_ns - exchange.start_ns)
         timing = Timing(self.sandbox_id, start_ns, end_ns, execute_ns)
-        if self.on_span is not None:
+        if self._on_timing is not None:
+            self._on_timing(timing)
+        elif self.on_span is not None:
             for span in timing.spans():
                 self.on_span(span)
         return timing

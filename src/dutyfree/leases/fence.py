@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from dutyfree.contract import Sandbox
-from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost
+from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest, LeaseLost
 
 
 def another_loop(what: str) -> InvalidRequest:
@@ -39,6 +39,8 @@ class Fence:
         """The tasks of calls in progress, with the number of cancellations that each had when it entered."""
         self._empty: asyncio.Future[None] | None = None
         self._forks: dict[Sandbox, None] = {}
+        self.failure: InfraFailed | None = None
+        """The first failure of the infrastructure that a call of the tenant got."""
 
     @property
     def gone(self) -> bool:
@@ -97,6 +99,8 @@ class Fence:
         task = current_task()
         assert task is not None
         cancelled_before = self._calls.pop(task)
+        if error is not None and self.failure is None and isinstance(error, InfraFailed):
+            self.failure = error
         if self._how is not None:
             self._raise_lost(task, cancelled_before, error)
 

@@ -30,7 +30,7 @@ _SYNC_EVERY: Final = 64
 
 
 class LeaseJournal:
-    """Writes every lease that ends within its `with` block to a results directory.
+    """Writes every lease that ends within its `with` block to a results directory, and the bill of the block.
 
     Leases are grouped by owner, which takes the place of a workload, and by their number of actions. Raises
     InvalidRequest for a directory that holds something already.
@@ -42,13 +42,15 @@ class LeaseJournal:
         self._pool = pool
         study = Study(name, (Arm(self._arm, self._arm),), (Grid(1, ("leases",)),))
         self._writer = ResultsWriter(path, study, host=host_facts(), workloads={})
+        self._before = pool.bill()
         self._count = 0
         self.left_out = 0
-        """The number of leases that are not in the results: they had no actions, or overlapping actions."""
+        """The number of leases that are no trials: they had no actions, or overlapping ones. The bill has them all."""
 
     def __enter__(self) -> Self:
         self._writer.__enter__()
         self._writer.arm(self._arm, {"substrate": self._arm})
+        self._before = self._pool.bill()
         self._pool.on_end(self.note)
         return self
 
@@ -56,6 +58,7 @@ class LeaseJournal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.on_end(None)
+        self._writer.bill(self._pool.bill() - self._before)
         self._writer.stop("")
         self._writer.__exit__(kind, error, trace)
 
@@ -72,7 +75,10 @@ class LeaseJournal:
         for action in trial.actions:
             self._writer.action(trial.number, start_ns, action)
             start_ns += action.latency_ns
-        self._writer.end(trial, sandbox=grant.member.id, sync=self._count % _SYNC_EVERY == 0)
+        is_due = self._count % _SYNC_EVERY == 0
+        self._writer.end(trial, sandbox=grant.member.id, sync=is_due)
+        if is_due:
+            self._writer.bill(self._pool.bill() - self._before)
 
 
 def trial_of(grant: Grant, number: int, arm: str) -> Trial | None:
@@ -84,7 +90,9 @@ def trial_of(grant: Grant, number: int, arm: str) -> Trial | None:
     wall_ns = sum(by_phase.values())
     if not actions or sum(each.latency_ns for each in actions) > wall_ns:
         return None
-    warmth = {HIT: Warmth.DEPENDENCIES, COLD_RUNG: Warmth.COLD}.get(grant.rung, Warmth.BASE)
+    # A lease that found no idle sandbox may have got one that another lease returned, and not a new one.
+    is_whole = grant.rung in (HIT, COLD_RUNG)
+    warmth = Warmth.COLD if grant.spent.is_cold else Warmth.DEPENDENCIES if is_whole else Warmth.BASE
     return Trial(
         number=number,
         sequence=number,

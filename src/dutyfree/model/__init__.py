@@ -1,6 +1,7 @@
 """Frozen values: they check and format themselves, and do nothing else."""
 
 from dutyfree.model.action import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
+from dutyfree.model.bill import Bill, FailureCount, OtherSubstrate, PhaseTime
 from dutyfree.model.egress import Egress, EgressRecord
 from dutyfree.model.file import FileInfo, FileKind
 from dutyfree.model.file_event import FileEvent, FileEventKind
@@ -27,9 +28,11 @@ __all__ = [
     "DEFAULT_TIMEOUT_S",
     "Action",
     "ActionPath",
+    "Bill",
     "Capability",
     "Chunk",
     "Command",
+    "FailureCount",
     "FileEvent",
     "FileEventKind",
     "Egress",
@@ -45,8 +48,10 @@ __all__ = [
     "Metrics",
     "Network",
     "Observation",
+    "OtherSubstrate",
     "OutputChunk",
     "Phase",
+    "PhaseTime",
     "ProcessInfo",
     "Recipe",
     "Resources",

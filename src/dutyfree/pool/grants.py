@@ -17,6 +17,7 @@ from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import Capability, Phase, Span
 from dutyfree.model.environment import CheckedEnvironment
+from dutyfree.pool.billing import Billing, SpanSink, Spent
 from dutyfree.pool.members import Member
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.wanted import Wanted
@@ -31,27 +32,12 @@ MAX_SPANS: Final = 20_000
 """The most spans that are recorded for one lease."""
 
 
-class SpanSink:
-    """Receives the spans of a sandbox and passes them on to its present tenant; without a tenant, to `fallback`."""
-
-    __slots__ = ("_fallback", "listener")
-
-    def __init__(self, fallback: SpanListener | None = None) -> None:
-        self._fallback = fallback
-        self.listener: SpanListener | None = None
-
-    def __call__(self, span: Span) -> None:
-        listener = self.listener or self._fallback
-        if listener is not None:
-            listener(span)
-
-
 @dataclass(frozen=True, slots=True)
 class LiveSandbox:
-    """A sandbox of a pool, with the receiver of its spans; None if no span of it is wanted."""
+    """A sandbox of a pool, with the receiver of its spans."""
 
     sandbox: Sandbox
-    spans: SpanSink | None
+    spans: SpanSink
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +65,7 @@ class Grant:
     """When the sandbox was ready in the wanted state; 0 before."""
     end_ns: int = 0
     spans: SpanRecorder = field(default_factory=partial(SpanRecorder, MAX_SPANS))
+    spent: Spent = field(default_factory=Spent)
     egress: LeaseEgress | None = None
     """What serves the connections of the lease's programs; None without egress by name."""
     background: Background | None = None
@@ -125,13 +112,25 @@ class Grants:
     """Begins and ends grants."""
 
     def __init__(
-        self, stager: Stager, capabilities: frozenset[Capability], on_span: SpanListener | None, *, reports_wait: bool
+        self,
+        stager: Stager,
+        capabilities: frozenset[Capability],
+        on_span: SpanListener | None,
+        billing: Billing,
+        *,
+        reports_wait: bool,
+        records: bool,
     ) -> None:
-        """`reports_wait` says whether the wait for a sandbox is reported as a span; otherwise its creation is."""
+        """`reports_wait` says whether the wait for a sandbox is reported as a span; otherwise its creation is.
+
+        `records` says whether grants keep their spans.
+        """
         self._stager = stager
         self._capabilities = capabilities
         self._on_span = on_span
+        self._billing = billing
         self._reports_wait = reports_wait
+        self._records = records
         self._draining: set[asyncio.Task[None]] = set()
         """What reads the background processes of ended leases, until their sandboxes are reset or destroyed."""
 
@@ -180,11 +179,12 @@ class Grants:
             async with grant.fence:
                 await grant.egress.bind(grant.sandbox)
         grant.ready_ns = now_ns()
-        if grant.live.spans is None:
-            return
-        grant.live.spans.listener = self._listener(grant)
-        if self._reports_wait:
-            grant.live.spans(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
+        grant.live.spans.lease(grant.spent, grant.start_ns, grant.ready_ns)
+        self._billing.leased(grant.rung, grant.spent)
+        if self._records:
+            grant.live.spans.listener = listener = self._listener(grant)
+            if self._reports_wait:
+                listener(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))
 
     def end_at_once(self, grant: Grant) -> bool:
         """End the grant without waiting. Returns False, and does nothing, if that needs more: calls, forks, egress."""
@@ -220,9 +220,12 @@ class Grants:
             self._draining |= tasks
             for task in tasks:
                 task.add_done_callback(self._draining.discard)
-        if grant.live.spans is not None:
-            grant.live.spans.listener = None
+        grant.live.spans.released()
         grant.end_ns = now_ns()
+        if grant.ready_ns:
+            self._billing.held_ns += grant.end_ns - grant.ready_ns
+        if grant.fence.failure is not None:
+            self._billing.failed("lease", grant.fence.failure)
 
     def _listener(self, grant: Grant) -> SpanListener:
         if self._on_span is None:

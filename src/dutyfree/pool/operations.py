@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from dutyfree.contract import Sandbox, SpanListener
+from dutyfree.contract import Sandbox
 from dutyfree.errors import DeadlineExceeded, DutyfreeError, SubstrateFailed
+from dutyfree.pool.billing import Billing, SpanSink
 from dutyfree.pool.commands import Start
 from dutyfree.pool.costs import Costs, Step
-from dutyfree.pool.grants import LiveSandbox, SpanSink
+from dutyfree.pool.grants import LiveSandbox
 from dutyfree.pool.planner_input import OperationKind
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.state import State
@@ -37,12 +38,14 @@ class Operations:
         costs: Costs,
         now: Callable[[], float],
         on_finished: OnFinished,
-        on_span: SpanListener | None = None,
+        make_sink: Callable[[], SpanSink],
+        billing: Billing,
         *,
         measures: bool = True,
     ) -> None:
-        """`on_span` gets the spans of sandboxes without a tenant. `measures`: whether spans and costs are recorded."""
-        self._on_span = on_span
+        """`make_sink` makes the receiver of the spans of a new sandbox. `measures`: whether costs are recorded."""
+        self._make_sink = make_sink
+        self._billing = billing
         self._measures = measures
         self._stager = stager
         self._costs = costs
@@ -121,6 +124,8 @@ class Operations:
         except Exception as failure:  # a bug in a substrate must not keep requests waiting for ever
             error = SubstrateFailed(f"a {start.kind} failed: {failure!r}")
             error.__cause__ = failure
+        if error is not None:
+            self._billing.failed(str(start.kind), error)
         if (error or aborted) and start.member is not None and start.kind is not OperationKind.DESTROY:
             with suppress(SubstrateFailed):
                 await self._destroy(start.member.id)
@@ -143,9 +148,10 @@ class Operations:
         return member.id
 
     async def _create(self, start: Start[Wanted]) -> str:
-        spans, started_s = SpanSink(self._on_span) if self._measures else None, self._now()
+        spans, started_s = self._make_sink(), self._now()
         sandbox = await self._created(start, spans)
         self._observe(Step.create(start.made_in), started_s)
+        self._billing.creations += 1
         self.live[sandbox.id] = LiveSandbox(sandbox, spans)
         if start.made_in != start.state:
             try:
@@ -160,7 +166,7 @@ class Operations:
         if self._measures:
             self._costs.observe(step, self._now() - started_s)
 
-    async def _created(self, start: Start[Wanted], spans: SpanSink | None) -> Sandbox:
+    async def _created(self, start: Start[Wanted], spans: SpanSink) -> Sandbox:
         """Create a sandbox. Raises DeadlineExceeded for a stuck creation, which would hold its place for minutes."""
         if start.within_s is None:
             return await self._stager.create(start.goal, start.state, spans)

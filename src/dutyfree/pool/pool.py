@@ -19,7 +19,8 @@ from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseLost, SubstrateFailed
 from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.table import Lease, LeaseTable, check_request
-from dutyfree.model import Capability, Phase
+from dutyfree.model import Bill, Capability, Phase
+from dutyfree.pool.billing import Billing, SpanSink
 from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
 from dutyfree.pool.core import PoolCore
 from dutyfree.pool.costs import Costs
@@ -45,8 +46,8 @@ _FORKS_RETRY_S: Final = 0.05
 class Pool:
     """Gives out leases on sandboxes that `stager` makes, while its `async with` block lasts.
 
-    `on_span` gets every span of every lease. `costs` may come from an earlier run; the pool updates them. At the end of
-    the block the pool destroys every sandbox.
+    `on_span` gets every span of every lease, and of what the pool does in the background. `costs` may come from an
+    earlier run; the pool updates them. At the end of the block the pool destroys every sandbox.
     """
 
     def __init__(
@@ -59,19 +60,21 @@ class Pool:
         *,
         measures: bool = True,
     ) -> None:
-        """Without `measures`, leases have no spans and operations no costs: each takes microseconds."""
+        """Without `measures`, leases keep no spans and operations no costs: each takes microseconds."""
         self._options = options
         self._name = stager.name
         # Without warm sandboxes, a creation belongs to the lease that waits for it, and so do its spans.
         is_cold = options.policy is Policy.COLD
-        self._grants = Grants(stager, capabilities, on_span, reports_wait=not is_cold)
+        self.billing = Billing()
+        self._grants = Grants(stager, capabilities, on_span, self.billing, reports_wait=not is_cold, records=measures)
         self.costs = costs if costs is not None else Costs()
         self._operations = Operations(
             stager,
             self.costs,
             self._now,
             self._finished,
-            on_span if is_cold else None,
+            lambda: SpanSink(self.billing, on_span, cold=is_cold),
+            self.billing,
             measures=measures,
         )
         core_options = options.for_core(stager.abilities)
@@ -124,6 +127,7 @@ class Pool:
             await self._operations.close()
         finally:
             await self._grants.drained()
+            self.billing.end_ns = now_ns()
 
     async def acquire(
         self,
@@ -229,6 +233,11 @@ class Pool:
         """The sandboxes and requests at this moment, and the counters since the pool was opened."""
         return summarise(self._name, self.core, self._now())
 
+    def bill(self) -> Bill:
+        """What the leases and the pool have cost from its opening to its end. May be called in any thread."""
+        ready_ns = [grant.ready_ns for grant in tuple(self._active.values())]
+        return self.billing.bill(self._name, [each for each in ready_ns if each])
+
     # Forks of leased sandboxes.
 
     async def reserve_forks(self, grant: Grant, count: int) -> None:
@@ -264,6 +273,7 @@ class Pool:
         except BaseException as error:
             raised = self._late(request, timeout_s) if isinstance(error, TimeoutError) else error
             self.core.metrics.outcomes.count(classify(raised, Phase.QUEUE))
+            self.billing.failed("acquire", raised)
             if raised is not error:
                 raise raised from None
             raise

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import SubstrateFailed, Unsupported
 from dutyfree.leases.binding import Binding
-from dutyfree.model import Capability, Image, Network, Phase, Recipe, SandboxSpec
+from dutyfree.model import Capability, Image, Network, Recipe, SandboxSpec
 from dutyfree.pool import wanted as goals
+from dutyfree.pool.billing import SpanSink
 from dutyfree.pool.planner_input import Abilities
 from dutyfree.pool.state import State
 from dutyfree.pool.wanted import Wanted
-from dutyfree.trace import timed
 
 if TYPE_CHECKING:
     from dutyfree.images.recipes.builder import Built
@@ -94,14 +94,12 @@ class Stager:
         spec = wanted.spec if wanted.spec.image is image else replace(wanted.spec, image=image)
         return await self._substrate.create(spec, on_span)
 
-    async def promote(
-        self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, on_span: SpanListener | None = None
-    ) -> None:
+    async def promote(self, sandbox: Sandbox, wanted: Wanted, have: State, to: State, spans: SpanSink) -> None:
         """Run the stages between two states inside. Raises BuildFailed for a line that fails, and as `Sandbox.run`."""
         if have != to:
             from dutyfree.images.recipes.readiness import make_ready
 
-            with timed(on_span, Phase.SETUP, "stages", sandbox.id):
+            with spans.setup(sandbox.id):
                 stages = wanted.stages
                 await make_ready(sandbox, stages[have.depth - 1 : to.depth - 1], after=stages[: have.depth - 1])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dutyfree
 from dutyfree import codec, errors
-from dutyfree.codec import ACTION, ERROR, IMAGE, OBSERVATION, RESOURCES, SPAN, SPEC, UNENFORCED, Codec
+from dutyfree.codec import ACTION, BILL, ERROR, IMAGE, OBSERVATION, RESOURCES, SPAN, SPEC, UNENFORCED, Codec
 from dutyfree.codec.error import KINDS
 from dutyfree.codec.values import MAX_ENTRIES, MAX_INTEGER, MAX_TEXT_CHARACTERS
 from dutyfree.errors import (
@@ -27,11 +27,15 @@ from dutyfree.errors import (
 )
 from dutyfree.model import (
     Action,
+    Bill,
     Capability,
+    FailureCount,
     Image,
     Network,
     Observation,
+    OtherSubstrate,
     Phase,
+    PhaseTime,
     Resources,
     SandboxSpec,
     Span,
@@ -42,7 +46,7 @@ from dutyfree.model.observation import Timing
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.status_codec import POOL_STATUS
 
-CODECS: list[Codec[Any]] = [OBSERVATION, SPAN, ERROR, SPEC, RESOURCES, IMAGE, ACTION, UNENFORCED, POOL_STATUS]
+CODECS: list[Codec[Any]] = [OBSERVATION, SPAN, ERROR, SPEC, RESOURCES, IMAGE, ACTION, UNENFORCED, POOL_STATUS, BILL]
 REQUESTS: list[Codec[Any]] = [SPEC, RESOURCES, IMAGE, ACTION]
 
 MIB = 1024 * 1024
@@ -124,6 +128,17 @@ statuses = st.builds(
     idle_sandbox_s=st.dictionaries(words, numbers, max_size=3),
     outcomes=st.fixed_dictionaries({"kinds": counts, "counts": st.lists(rows, max_size=3)}),
 )
+costs = st.floats(0, 1e9)
+bills = st.builds(
+    Bill,
+    substrate=words,
+    **{name: naturals for name, kind in Bill.__annotations__.items() if kind == "int"},
+    **{name: st.none() | naturals for name, kind in Bill.__annotations__.items() if kind == "int | None"},
+    phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), naturals, naturals, naturals), max_size=3).map(tuple),
+    failures=st.lists(st.builds(FailureCount, words, words, words, naturals), max_size=3).map(tuple),
+    others=st.lists(st.builds(OtherSubstrate, words, costs, costs, costs), max_size=3).map(tuple),
+    others_source=words,
+)
 
 
 def there_and_back(form: Codec[Any], value: Any) -> Any:
@@ -141,6 +156,7 @@ def there_and_back(form: Codec[Any], value: Any) -> Any:
         (ACTION, actions),
         (UNENFORCED, st.builds(Unenforced, st.sampled_from(Capability), words)),
         (POOL_STATUS, statuses),
+        (BILL, bills),
     ],
     ids=lambda each: each.what if isinstance(each, Codec) else "",
 )
@@ -216,9 +232,11 @@ json_values = st.recursive(
 PLAIN: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "float | None": None}
 STATUS = {name: PLAIN.get(kind, {"x": 1}) for name, kind in PoolStatus.__annotations__.items()}
 ROW = {"kind": "capacity", "phase": None, "cause": "CapacityError", "count": 1}
+PHASES = (PhaseTime(Phase.CREATE, 1, 2, 3),)
 SAMPLES: list[tuple[Codec[Any], dict[str, Any]]] = [
     (POOL_STATUS, {"version": 1, **STATUS, "outcomes": {"kinds": {}, "counts": [ROW]}}),
     (SPAN, SPAN.encode(Span(Phase.CREATE, 1, 2))),
+    (BILL, BILL.encode(Bill("x", 9, 1, 1, 0, 0, 5, 1, 3, PHASES, (FailureCount("a", "b", "c", 1),), 1, 0, 7, None))),
     (SPEC, SPEC.encode(SandboxSpec())),
     (RESOURCES, RESOURCES.encode(Resources())),
     (IMAGE, IMAGE.encode(Image())),

@@ -95,11 +95,14 @@ class StatedLatencies:
 class MeasuredLatencies:
     """The mean trajectory times of one workload and warmth in a study, one sandbox at a time."""
 
-    def __init__(self, results: Results, workload: str | None = None, warmth: Warmth = Warmth.COLD) -> None:
-        """The default workload is the one with the longest trajectory, the last of several.
+    def __init__(self, results: Results, workload: str | None = None, warmth: Warmth | None = None) -> None:
+        """The default workload is the one with the longest trajectory, the last of several; the default warmth is cold,
+        and in a live run that of the most leases.
 
         Raises InvalidRequest if there is no completed trial of it.
         """
+        warmth = results.main_warmth if warmth is None else warmth
+        self._how = "one sandbox at a time" if results.bill is None else "leases of a live run"
         null = {arm.name for arm in results.study.arms if arm.substrate == NULL}
         examined = examine(results)
         serial = [
@@ -128,7 +131,7 @@ class MeasuredLatencies:
     def source(self) -> str:
         """Which trials the latencies are the means of."""
         start = self.warmth if self.warmth is Warmth.COLD else f"from a sandbox that was warm at {self.warmth}"
-        return f"{self.workload}, {start}, one sandbox at a time"
+        return f"{self.workload}, {start}, {self._how}"
 
     def mean_s(self, arm: str, steps: int) -> float:
         """Measured at this length, or else interpolated, or else extrapolated."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.study import MAX_LENGTH
 from dutyfree.measure.project.latencies import Latencies
+from dutyfree.measure.stats import caveats
 from dutyfree.measure.stats.estimate import Caveat, Estimate
 
 S_PER_HOUR: Final = 3_600.0
@@ -82,7 +83,7 @@ class GridPoint:
     steps: int
     trajectories: int
     worker_hours: dict[str, Estimate]
-    """By arm, fewest first."""
+    """By arm, fewest first; without arms whose trials do not support a projection to these steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,18 @@ def project(
     grid_steps: Sequence[int] = GRID_STEPS,
     grid_trajectories: Sequence[int] = GRID_TRAJECTORIES,
 ) -> Projection:
-    """Project the run on every arm, at this and other scales, and find where the order of arms changes."""
-    at_scale = {arm: latencies.at(arm, scale.steps) for arm in latencies.arms}
+    """Project the run on every arm, at this and other scales, and find where the order of arms changes.
+
+    No time, and no bound of one, is below zero: bounds end there, with a caveat. Raises InvalidRequest if an arm's mean
+    at these steps is: its trials do not support the projection.
+    """
+    at_scale = {arm: _possible(latencies.at(arm, scale.steps), arm, scale.steps) for arm in latencies.arms}
     ranked = sorted(at_scale, key=lambda arm: at_scale[arm].value)
     spread, ratio = None, None
     if len(ranked) > 1:
         fastest, slowest = ranked[0], ranked[-1]
         gap = latencies.gap(slowest, fastest, scale.steps)
-        spread = _projected(f"{slowest} - {fastest}", gap, scale)
+        spread = _projected(f"{slowest} - {fastest}", _above_zero(gap, "which arm is faster is not certain"), scale)
         ratio = at_scale[slowest].value / at_scale[fastest].value if at_scale[fastest].value > 0 else None
     steps = latencies.lengths(grid_steps)
     return Projection(
@@ -149,10 +154,32 @@ def project(
         arms=tuple(_projected(arm, at_scale[arm], scale) for arm in ranked),
         spread=spread,
         spread_ratio=ratio,
-        grid=tuple(_grid_point(latencies, each, n) for each in steps for n in grid_trajectories),
+        grid=tuple(
+            point
+            for each in steps
+            for n in grid_trajectories
+            if (point := _grid_point(latencies, each, n)).worker_hours
+        ),
         rank_changes=tuple(_rank_changes(latencies, steps)),
         caveats=latencies.caveats,
     )
+
+
+def _possible(latency: Estimate, arm: str, steps: int) -> Estimate:
+    if latency.value <= 0:
+        raise InvalidRequest(
+            f"the trials of {arm} cannot be projected to {steps} steps: the line through them falls below zero",
+            hint="measure more trajectories, or longer ones; or project to fewer steps: --steps",
+        )
+    return _above_zero(latency, f"they hardly support a projection to {steps} steps")
+
+
+def _above_zero(estimate: Estimate, what: str) -> Estimate:
+    """The estimate with bounds of at least zero; with a caveat if one was below."""
+    if estimate.low is None or estimate.low >= 0:
+        return estimate
+    high = None if estimate.high is None else max(0.0, estimate.high)
+    return replace(estimate, low=0.0, high=high, caveats=(*estimate.caveats, caveats.below_zero(what)))
 
 
 def _projected(arm: str, latency: Estimate, scale: Scale) -> ArmProjection:
@@ -181,7 +208,8 @@ def _scaled(estimate: Estimate, factor: float, unit: str) -> Estimate:
 
 
 def _grid_point(latencies: Latencies, steps: int, trajectories: int) -> GridPoint:
-    at = {arm: latencies.at(arm, steps) for arm in latencies.arms}
+    found = {arm: _above_zero(latencies.at(arm, steps), f"at {steps} steps") for arm in latencies.arms}
+    at = {arm: latency for arm, latency in found.items() if latency.value > 0}
     ranked = sorted(at, key=lambda arm: at[arm].value)
     factor = trajectories / S_PER_HOUR
     return GridPoint(steps, trajectories, {arm: _scaled(at[arm], factor, "h") for arm in ranked})

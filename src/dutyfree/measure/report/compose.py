@@ -57,6 +57,8 @@ class Report:
 
     study: str
     lead: str
+    bill: str
+    """The bill of a live run as lines of text; empty for a study."""
     says: tuple[Said, ...]
     study_caveats: tuple[str, ...]
     study_marks: tuple[Mark, ...]
@@ -84,7 +86,8 @@ def compose(evidence: Evidence) -> Report:
     glance = findings.at_a_glance(evidence, notes)
     with style.applied():
         paper_figures = _shown(catalogue.OF_THE_PAPER, evidence, notes)
-        of_paper = paper_tables.tables(evidence, notes)
+        # The paper's tables project a study; a live run has its bill.
+        of_paper = paper_tables.tables(evidence, notes) if evidence.results.bill is None else ()
         more_figures = _shown(catalogue.MORE, evidence, notes)
     number_tables = [
         build(evidence, notes)
@@ -100,6 +103,7 @@ def compose(evidence: Evidence) -> Report:
     return Report(
         study=words.name(analysis.study),
         lead=_lead(evidence),
+        bill="" if evidence.results.bill is None else formatting.plain(str(evidence.results.bill)),
         says=sentences,
         study_caveats=tuple(words.line(each.text) for each in analysis.caveats),
         study_marks=study_marks,

@@ -29,11 +29,16 @@ class Evidence:
         return self.analysis.arms
 
     def serial_settings(self) -> list[Setting]:
-        """Settings with cold sandboxes, one at a time, in which a trial completed."""
+        """Settings of the main warmth (cold in a study), one at a time, in which a trial completed."""
         settings = {
             Setting.of(each.condition): None for each in self.analysis.compositions if each.condition.arm in self.arms
         }
-        return [each for each in settings if each.warmth is Warmth.COLD and each.concurrency == 1]
+        return [each for each in settings if each.warmth is self.warmth and each.concurrency == 1]
+
+    @cached_property
+    def warmth(self) -> Warmth:
+        """Cold in a study; in a live run that of the most leases."""
+        return self.results.main_warmth
 
     def workloads(self) -> list[str]:
         """The workloads of the serial settings, in the order of the study."""
@@ -50,7 +55,12 @@ class Evidence:
         return [arm for arm in self.arms if arm in completed]
 
     def cold_start_settings(self) -> list[Setting]:
-        """The shortest length of each workload; any would do, because a cold start ends with the first observation."""
+        """The shortest length of each workload; any would do, because a cold start ends with the first observation.
+
+        None in a live run of warm leases.
+        """
+        if self.warmth is not Warmth.COLD:
+            return []
         return [min(self._of_workload(each), key=lambda setting: setting.length) for each in self.workloads()]
 
     def short_settings(self) -> list[Setting]:
@@ -78,13 +88,13 @@ class Evidence:
         return {arm: summary for arm, summary in found.items() if summary is not None}
 
     def growths(self) -> list[Growth]:
-        """How each arm's time grows with length, for the main workload, cold, one at a time."""
+        """How each arm's time grows with length, for the main workload and warmth, one at a time."""
         return [
             each
             for arm in self.arms
             for each in self.analysis.growths
             if (each.condition.arm, each.condition.workload) == (arm, self.main_workload())
-            and each.condition.warmth is Warmth.COLD
+            and each.condition.warmth is self.warmth
             and each.condition.concurrency == 1
         ]
 
@@ -105,9 +115,9 @@ class Evidence:
         """The projection of this study to the paper's scale; None if there is nothing to project from."""
         try:
             latencies = MeasuredLatencies(self.results, self.main_workload())
+            return project(latencies, Scale(trajectories=paper.TRAJECTORIES, steps=paper.LONG_STEPS))
         except InvalidRequest:
             return None
-        return project(latencies, Scale(trajectories=paper.TRAJECTORIES, steps=paper.LONG_STEPS))
 
     def trials_of(self, condition: Condition) -> list[Trial]:
         """The completed trials of a condition."""

@@ -21,6 +21,7 @@ def markdown(report: Report, *, figure_files: bool = True) -> str:
         "",
         plain(report.lead),
         "",
+        *(["## The bill", "", *(f"    {line}" for line in report.bill.splitlines()), ""] if report.bill else ()),
         "## What this says",
         "",
     ]

@@ -14,6 +14,7 @@ from dutyfree.measure.report.tables import by_letter
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+BILL: Final = ("bill", "The bill")
 CONTENTS: Final = (
     ("says", "What this says"),
     ("paper", "The paper's figures"),
@@ -36,7 +37,11 @@ def page(report: Report) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            parts, title=f"{report.study}: rollout infrastructure tax", contents=CONTENTS, css=css, version=__version__
+            parts,
+            title=f"{report.study}: rollout infrastructure tax",
+            contents=(*([BILL] if report.bill else ()), *CONTENTS),
+            css=css,
+            version=__version__,
         )
     )
     # A name may hold an unpaired surrogate, which UTF-8 cannot encode; it is shown as "?".

@@ -19,8 +19,10 @@ class Rule:
 
 
 def protocol(evidence: Evidence) -> list[Rule]:
-    """All parts, in the order of the measurement."""
+    """All parts, in the order of the measurement; of a live run, what holds for it."""
     study, analysis = evidence.results.study, evidence.analysis
+    if evidence.results.bill is not None:
+        return _of_live_run(analysis.resamples, analysis.seed)
     return [
         Rule("Design", _design(study)),
         Rule(
@@ -74,6 +76,26 @@ def protocol(evidence: Evidence) -> list[Rule]:
             f"Worker-hours = trajectories {words.TIMES} time of one trajectory / 3,600 s. Projections are labelled as "
             "such; the interval is that of the measurement, carried through. Queueing, retries and other machines "
             "are not in it.",
+        ),
+    ]
+
+
+def _of_live_run(resamples: int, seed: int) -> list[Rule]:
+    return [
+        Rule(
+            "Live run",
+            "Leases of a running program, as they came: nothing was randomised, repeated or held equal, so that "
+            "differences between leases may have any cause. The bill has all of them.",
+        ),
+        Rule(
+            "Trials",
+            "A lease whose actions ran one after the other is a trial; its owner takes the place of the workload. Its "
+            "clock is stopped between actions. Warm: its sandbox existed already; cold: it waited for a new one.",
+        ),
+        Rule(
+            "Numbers",
+            "Quantiles of all trials, none trimmed, with 95 % intervals from order statistics. Intervals of means are "
+            f"from {resamples:,} resamples of leases (seed {seed}).",
         ),
     ]
 

@@ -28,6 +28,7 @@ class Saying:
 def says(evidence: Evidence) -> list[Saying]:
     """The sentences, the most important first; failures and the floor last. Never empty."""
     return [
+        *_live(evidence),
         *_cheapest_action(evidence),
         *_cold_starts(evidence),
         *_long_trajectories(evidence),
@@ -35,8 +36,23 @@ def says(evidence: Evidence) -> list[Saying]:
         *_warmth(evidence),
         *_load(evidence),
         _failures(evidence),
-        _floor(evidence),
+        *([_floor(evidence)] if evidence.results.bill is None else ()),
     ]
+
+
+def _live(evidence: Evidence) -> Iterator[Saying]:
+    """Which leases of a live run the numbers are of; the bill has all."""
+    results = evidence.results
+    if results.bill is None:
+        return
+    shown = sum(trial.condition.warmth is evidence.warmth for trial in results.trials)
+    text = f"The bill is of {formatting.count(results.bill.leases, 'lease')}."
+    if shown:
+        text += f" Medians are of the {shown:,} that were {words.warmth_of(evidence.warmth)}"
+        text += f", not of {others:,} others." if (others := len(results.trials) - shown) else "."
+    if (apart := results.bill.leases - len(results.trials)) > 0:
+        text += f" {apart:,} had no actions, or several at once, or had not ended: they are in the bill alone."
+    yield Saying(text)
 
 
 def _cheapest_action(evidence: Evidence) -> Iterator[Saying]:
@@ -172,7 +188,7 @@ def _failures(evidence: Evidence) -> Saying:
     }
     attempted, failed = (sum(pair[place] for pair in counted.values()) for place in (1, 0))
     if not attempted:
-        return Saying("No trial was run.")
+        return Saying("No trial was run." if evidence.results.bill is None else "No lease became a trial.")
     if not failed:
         return Saying(f"All {attempted:,} trials completed.")
     rates = {arm: of_arm / of_all for arm, (of_arm, of_all) in counted.items()}

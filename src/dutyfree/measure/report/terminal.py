@@ -27,6 +27,8 @@ def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH,
     width = max(width, LEAST_WIDTH)
     evidence, notes = Evidence(results, analysis), Footnotes()
     lines = [words.name(analysis.study, width), ""]
+    if results.bill is not None:
+        lines += [*formatting.plain(str(results.bill)).splitlines(), ""]
     for each in says(evidence):
         marks = ",".join(by_letter(notes.mark(each.caveats)))
         lines += _wrapped(each.text + (f" ({marks})" if marks else ""), width, "- ")

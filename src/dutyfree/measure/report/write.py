@@ -37,7 +37,7 @@ def write_report(
     An earlier report there is replaced, each file atomically, the page last. Raises InvalidRequest for a study
     without trials, or a directory that cannot be written to.
     """
-    if not results.trials:
+    if not results.trials and results.bill is None:
         raise InvalidRequest(
             f"study {results.study.name!r} has no trial yet, so that there is nothing to report",
             hint="run it first: dutyfree bench",

@@ -96,6 +96,8 @@ def write_compact(results: Results, source: Path, directory: Path) -> Path:
         path = directory / layout.COMPACT
         path.write_bytes(pack(results))
         shutil.copyfile(source / layout.HOST, directory / layout.HOST)
+        if results.bill is not None:
+            shutil.copyfile(source / layout.BILL, directory / layout.BILL)
         # Last: a directory holds results if and only if this file is in it.
         shutil.copyfile(source / layout.STUDY, directory / layout.STUDY)
     except OSError as error:

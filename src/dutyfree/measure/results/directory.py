@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dutyfree import tables
+from dutyfree.codec import BILL
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure.design.study import Study
 from dutyfree.measure.results import layout
@@ -15,6 +16,7 @@ from dutyfree.measure.results.compact import read_compact
 from dutyfree.measure.results.reading import JournalReading
 from dutyfree.measure.results.records import Results
 from dutyfree.measure.results.study_json import study_from_json
+from dutyfree.model import Bill
 from dutyfree.tables import Table, read_json
 from dutyfree.trace import read_journal
 
@@ -31,13 +33,12 @@ def load_results(path: Path | str) -> Results:
     host = read_json(path / layout.HOST, MAX_JSON_BYTES)
     if is_compact(path):
         compact = read_compact(path / layout.COMPACT, frozenset(arm.name for arm in study.arms))
-        return Results(
-            study, host, compact.arms, compact.trials, facts["planned"], compact.cut_short, compact.references
-        )
+        planned, short = facts["planned"], compact.cut_short
+        return Results(study, host, compact.arms, compact.trials, planned, short, compact.references, _read_bill(path))
     reading = JournalReading(frozenset(arm.name for arm in study.arms))
     for number, record in journal_records(path):
         reading.take(number, record)
-    planned: int = facts["planned"]
+    planned = facts["planned"]
     trials = reading.trials()
     unfinished = len(trials) < planned and reading.stopped is None
     return Results(
@@ -48,7 +49,18 @@ def load_results(path: Path | str) -> Results:
         planned=planned,
         cut_short="the study is still running, or was killed" if unfinished else reading.stopped or "",
         references=reading.references,
+        bill=_read_bill(path),
     )
+
+
+def _read_bill(path: Path) -> Bill | None:
+    file = path / layout.BILL
+    if not file.exists():
+        return None
+    try:
+        return BILL.decode(read_json(file, MAX_JSON_BYTES))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{file} is no bill: {error.message}", hint=error.hint) from error
 
 
 def read_study(path: Path) -> tuple[Study, Mapping[str, Any]]:

@@ -15,6 +15,8 @@ STUDY: Final = "study.json"
 HOST: Final = "host.json"
 JOURNAL: Final = "journal.jsonl"
 PACKED_JOURNAL: Final = "journal.jsonl.gz"
+BILL: Final = "bill.json"
+"""The bill of a live run; a study has none."""
 COMPACT: Final = "trials.xz"
 """Instead of the journal, in a compact copy of results."""
 MAX_CAUSE: Final = 2000

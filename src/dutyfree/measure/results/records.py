@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dutyfree.measure.design.study import Condition, Study
+from dutyfree.measure.design.study import Condition, Study, Warmth
 from dutyfree.measure.workloads.workload import ActionKind
-from dutyfree.model import Phase
+from dutyfree.model import Bill, Phase
 
 
 class TrialOutcome(StrEnum):
@@ -97,3 +98,11 @@ class Results:
     """Why the study was cut short; empty if it was not."""
     references: Mapping[int, int] = field(default_factory=dict)
     """By block, in nanoseconds: how long a bare process took just before the block. It shows drift of the machine."""
+    bill: Bill | None = None
+    """The bill of a live run, whose trials are its leases; None for a study."""
+
+    @property
+    def main_warmth(self) -> Warmth:
+        """The warmth of what is shown first: cold for a study, that of the most leases for a live run."""
+        counts = Counter(trial.condition.warmth for trial in self.trials if trial.completed)
+        return counts.most_common(1)[0][0] if self.bill is not None and counts else Warmth.COLD

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dutyfree import __version__
+from dutyfree.codec import BILL
 from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.measure.design.plan import PlannedTrial, plan, size
 from dutyfree.measure.design.study import Study
@@ -19,7 +20,7 @@ from dutyfree.measure.results import layout
 from dutyfree.measure.results.directory import is_compact, journal_records, load_results, read_study
 from dutyfree.measure.results.records import ActionRecord, Trial
 from dutyfree.measure.results.study_json import study_as_json
-from dutyfree.model import Phase
+from dutyfree.model import Bill, Phase
 from dutyfree.publish import publish, sync_directory
 from dutyfree.trace import JournalWriter
 
@@ -148,6 +149,13 @@ class ResultsWriter:
         record = {"kind": "wave", "block": block, "arm": arm, "rate_per_s": rate_per_s, "service_ns": service_ns}
         self._write(record | {"basis": basis}, sync=True)
 
+    def bill(self, bill: Bill) -> None:
+        """The bill of a live run; it replaces an earlier one."""
+        try:
+            _publish_json(self.path / layout.BILL, BILL.encode(bill))
+        except OSError as error:
+            raise Unwritable(self.path, error) from error
+
     def stop(self, reason: str) -> None:
         """The run ends; `reason` is empty if no trial is left."""
         self._write({"kind": "stop", "at_s": round(time.time(), 3), "reason": reason}, sync=True)
@@ -168,7 +176,7 @@ class ResultsWriter:
         if error is not None and self._is_empty:
             with contextlib.suppress(OSError):
                 # Under the lock, and study.json first: without it, the directory holds no results.
-                for name in (layout.STUDY, layout.HOST, layout.JOURNAL):
+                for name in (layout.STUDY, layout.BILL, layout.HOST, layout.JOURNAL):
                     (self.path / name).unlink(missing_ok=True)
                 if self._is_ours:
                     self.path.rmdir()

@@ -53,6 +53,7 @@ class Code(StrEnum):
     DIFFERENT_ACTIONS = "different-actions"
     ROUNDED = "rounded"
     NOT_INTERLEAVED = "not-interleaved"
+    BELOW_ZERO = "below-zero"
 
 
 def few_sandboxes(n: int) -> Caveat:
@@ -215,6 +216,11 @@ def different_studies(what: Sequence[str]) -> Caveat:
 def different_actions(workload: str, names: Sequence[str]) -> Caveat:
     """A workload has the same name but different actions in the two results."""
     return Caveat(Code.DIFFERENT_ACTIONS, f"{workload} has actions that only one side ran: {', '.join(names)}")
+
+
+def below_zero(what: str) -> Caveat:
+    """The interval of a time, or of the gap between two, reaches below zero."""
+    return Caveat(Code.BELOW_ZERO, f"the trials allow for less than zero, so that the interval begins there: {what}")
 
 
 def rounded(text: str) -> Caveat:

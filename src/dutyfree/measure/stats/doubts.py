@@ -23,9 +23,12 @@ def of_study(results: Results, failures: Mapping[Condition, Failures]) -> Iterat
     if results.cut_short or len(results.trials) < results.planned:
         yield caveats.cut_short(len(results.trials), results.planned, results.cut_short)
     null = {arm.name for arm in study.arms if arm.substrate == NULL}
-    if not any(condition.arm in null and found.failed < found.attempted for condition, found in failures.items()):
+    is_live = results.bill is not None  # it has no null substrate, and evicts nothing: the reader knows
+    if not is_live and not any(
+        condition.arm in null and found.failed < found.attempted for condition, found in failures.items()
+    ):
         yield caveats.no_floor()
-    if PAGE_CACHE not in study.evict and any(condition.warmth is Warmth.COLD for condition in failures):
+    if not is_live and PAGE_CACHE not in study.evict and any(condition.warmth is Warmth.COLD for condition in failures):
         yield caveats.not_evicted()
     for arm, facts in results.arms.items():
         if why := facts.get("unavailable"):

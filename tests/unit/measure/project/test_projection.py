@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from dutyfree.cli import project as command
 from dutyfree.errors import InvalidRequest
 from dutyfree.measure import paper
-from dutyfree.measure.design.study import Arm, Grid, Study, Warmth
+from dutyfree.measure.design.study import Arm, Condition, Grid, Study, Warmth
 from dutyfree.measure.project import MeasuredLatencies, Scale, StatedLatencies, project, worker_hours
 from dutyfree.measure.project.reproduction import reproduce
-from dutyfree.measure.results.records import Results
+from dutyfree.measure.results.records import Results, Trial, TrialOutcome
 from dutyfree.measure.stats.caveats import Code
 from dutyfree.measure.stats.estimate import Estimate
+from dutyfree.model import Phase
 from support.synthetic_results import NATURES, Nature, synthetic_results, write_results
 
 ARMS = tuple(Arm(arm, arm) for arm in ("cell", "docker", "docker-exec", "gvisor"))
@@ -344,3 +345,51 @@ def test_the_command_refuses_what_it_cannot_read(wrong: Sequence[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_command(*wrong)
     assert ended.value.code == 2
+
+
+def few_short_trials(walls_ms: dict[int, list[float]]) -> Results:
+    """Trials of one arm, by length: too few and too short to say what a long one takes."""
+    study = Study("short", (Arm("cell", "cell"),), (Grid(2, ("T0",), lengths=tuple(walls_ms)),), seed=1)
+    trials = [
+        Trial(number, number, number, Condition("cell", "T0", length), TrialOutcome.COMPLETED, wall_ns, None, {
+            Phase.EXECUTE: wall_ns
+        })
+        for number, (length, wall_ns) in enumerate(
+            (length, round(wall_ms * 1e6)) for length, walls in walls_ms.items() for wall_ms in walls
+        )
+    ]  # fmt: skip
+    return Results(study, {}, {}, tuple(trials), len(trials))
+
+
+def test_no_bound_of_a_projection_is_negative(capsys: pytest.CaptureFixture[str]) -> None:
+    noisy = few_short_trials({1: [5.0, 90.0, 6.0, 7.0, 8.0, 9.0], 2: [6.0, 7.0, 95.0, 8.0, 9.0, 10.0]})
+    raw = MeasuredLatencies(noisy).at("cell", 150)
+    assert raw.low is not None
+    assert raw.low < 0 < raw.value, "the line through such trials says nothing of 150 steps"
+    found = project(MeasuredLatencies(noisy), Scale())
+    for arm in found.arms:
+        for estimate in (arm.latency, arm.worker_hours):
+            assert estimate.low == 0.0
+            assert estimate.value > 0
+        assert Code.BELOW_ZERO in {each.code for each in arm.caveats}
+    for point in found.grid:
+        assert all(hours.value > 0 and (hours.low or 0.0) >= 0 for hours in point.worker_hours.values())
+    assert "-" not in " ".join(command._arms_table(found)[1:])
+
+
+def test_trials_whose_line_falls_below_zero_are_refused() -> None:
+    falling = few_short_trials({1: [20.0, 21.0, 22.0, 23.0, 24.0, 25.0], 2: [10.0, 10.0, 10.0, 11.0, 11.0, 11.0]})
+    with pytest.raises(InvalidRequest, match="cannot be projected to 150 steps") as caught:
+        project(MeasuredLatencies(falling), Scale())
+    assert "--steps" in str(caught.value)
+    near = project(MeasuredLatencies(falling), Scale(steps=2))
+    assert near.grid == (), "nothing that is longer can be projected"
+
+
+def test_a_gap_between_arms_that_are_alike_begins_at_zero() -> None:
+    alike = Study("alike", (Arm("cell", "cell"), Arm("process", "process")), (Grid(20, ("T0",), lengths=(10, 50)),))
+    natures = {"cell": NATURES["cell"], "process": NATURES["cell"]}
+    found = project(MeasuredLatencies(synthetic_results(alike, natures=natures)), Scale(steps=50))
+    assert found.spread is not None
+    assert found.spread.latency.low == 0.0
+    assert Code.BELOW_ZERO in {each.code for each in found.spread.caveats}

@@ -60,7 +60,7 @@ def by_length(evidence: Evidence) -> Drawn | Absent:
         for arm in evidence.arms
         for length in lengths
         for bar in evidence.analysis.compositions
-        if bar.condition == Setting(workload, length).on(arm)
+        if bar.condition == Setting(workload, length, evidence.warmth).on(arm)
     ]
     arms = list(dict.fromkeys(bar.condition.arm for bar in bars))
     figure = new_figure(1.3 + 0.2 * len(bars) + 0.12 * len(arms), WIDTH_IN)

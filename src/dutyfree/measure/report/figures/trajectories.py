@@ -177,7 +177,7 @@ def _series(evidence: Evidence, metric: Metric) -> list[Series]:
         for line in evidence.analysis.series(metric, "length")
         if line.condition.workload == evidence.main_workload()
         and line.condition.arm in evidence.arms
-        and line.condition.warmth is Warmth.COLD
+        and line.condition.warmth is evidence.warmth
         and line.condition.concurrency == 1
     ]
 
