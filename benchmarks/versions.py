@@ -4,6 +4,9 @@
 
 Each interpreter runs this file as a worker with a host of its own. A block asks both for one round of every measure, in
 random order; the table has medians, and the ratio new / old of the medians with an interval from resampled blocks.
+
+`dutyfree bench --against` compares trials, with a verdict. This compares also what no trial does (resets, forks,
+snapshots, pools), and versions that are too old for it.
 """
 
 from __future__ import annotations

@@ -183,7 +183,8 @@ class StudyRunner:
             if time.monotonic() >= self._end_s:
                 self._stopped = TIME_LIMIT
                 return
-            if spawn_ns := await asyncio.to_thread(bare_spawn_ns):
+            # Not in a thread: no trial is running that this could delay, and a thread would go on after a stop.
+            if spawn_ns := bare_spawn_ns():
                 self._writer.reference(block.number, spawn_ns)
             for turn in block.by_arm():
                 condition = turn[0].condition
