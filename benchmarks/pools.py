@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import dutyfree
-from dutyfree.client.host_pool import HostPool
 from dutyfree.images.recipes.readiness import at_home
 from dutyfree.measure.workloads import catalogue, drawing, materials
 from dutyfree.measure.workloads.workload import ScriptedAction
@@ -69,7 +68,7 @@ async def one(arm: Arm, substrate: str, recipe: Recipe, opening: ScriptedAction,
         await host.pool.prepare([recipe], resources=RESOURCES)
         if arm.warm is not None:
             await host.pool.announce([(arm.warm, 1)], name="next", resources=RESOURCES)
-            await settled(host.pool, arm)
+            await host.pool.ready(name="next", timeout_s=60)
         start_s = time.perf_counter()
         async with host.lease(recipe, resources=RESOURCES, timeout_s=120) as box:
             ready_s = time.perf_counter()
@@ -81,16 +80,6 @@ async def one(arm: Arm, substrate: str, recipe: Recipe, opening: ScriptedAction,
     if keep:
         arm.times_ms.append(1000 * (ready_s - start_s))
         arm.first_ms.append(1000 * (first_s - start_s))
-
-
-async def settled(pool: HostPool, arm: Arm, within_s: float = 60.0) -> None:
-    """Wait until what is announced is there, and nothing else is being made."""
-    wanted = {arm.warm.stages[-1].name if arm.warm is not None and arm.warm.stages else "base": 1}
-    end_s = time.monotonic() + within_s
-    while pool.status().idle_by_rung != wanted or pool.status().works:
-        if time.monotonic() > end_s:
-            raise SystemExit(f"{arm.name}: the pool did not come to rest: {pool.status()}")
-        await asyncio.sleep(0.01)
 
 
 def table(arms: list[Arm]) -> None:

@@ -216,7 +216,11 @@ class Announcements:
         return next((error for error in errors if error is not None), None)
 
     def _chosen(self, name: str | None) -> list[_Named]:
-        return [each for each_name, each in self._named.items() if name is None or name == each_name]
+        """The announcement of this name; without a name all that have not lapsed."""
+        if name is not None:
+            return [self._named[name]] if name in self._named else []
+        now_s = time.monotonic()
+        return [each for each in self._named.values() if each.until_s >= now_s]
 
     def _end(self, name: str, named: _Named) -> None:
         """End an announcement that is not kept any more. Warn of its errors, unless `ready` has raised one."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dutyfree.pool.demand import Announcement, Demand
+from dutyfree.pool.planner import unready
 from dutyfree.pool.planner_input import Limits
 from dutyfree.pool.spreading import AT_FIRST, OUT_OF_ORDER, Entry, in_order_share, spread
 from dutyfree.pool.state import State
@@ -108,6 +109,38 @@ def test_memory_that_is_scarce_is_spread_as_places_are() -> None:
     pool.demand.announce(entries, 0.0)
     pool.settle()
     assert pool.states() == {recipes[0].top: 6, recipes[1].top: 1, recipes[2].top: 1}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.sampled_from(["", "one", "other"])), max_size=6),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 12),
+    st.integers(0, 3),
+    ROWS,
+)
+def test_what_fits_is_ready_once_there_is_nothing_to_do(
+    demand: list[tuple[int, int, str]], sandboxes: int, memory: int | None, leased: int, in_a_row: int
+) -> None:
+    recipes = [ladder("b", f"recipe-{number}") for number in range(4)]
+    pool = PoolModel(recipes, Limits(sandboxes, None if memory is None else 10 * MIB * memory, at_once=2))
+    for _ in range(min(leased, sandboxes, memory or sandboxes)):
+        pool.ask(recipes[0].top)
+        pool.settle()
+    entries = [
+        Announcement(str(n), recipes[recipe].top, count, pool.now_s, 1e6, group, n)
+        for n, (recipe, count, group) in enumerate(demand)
+    ]
+    pool.demand.announce(entries, pool.now_s)
+    for each in pool.demand.open(pool.now_s):
+        each.group.in_a_row = in_a_row
+    before, room = unready(pool.planner_input()), sandboxes - len(pool.leased)
+    assert sum(before.values()) <= room
+    assert set(before) <= {group for _, _, group in demand if group}
+    pool.settle()
+    assert unready(pool.planner_input()) == {}
+    if memory is None:
+        assert len(pool.idle) >= min(room, sum(count for _, count, _ in demand))
 
 
 RECIPES, COUNT = 5, 10

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,27 +10,13 @@ from dutyfree.images.recipes import file as recipe_file
 from dutyfree.images.recipes.builder import build
 from dutyfree.model import Action, SandboxSpec
 from dutyfree.substrates.cell import CellSubstrate
-from support.repository import ROOT
-
-PREPARE = ROOT / "examples" / "attrs" / "prepare.py"
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    try:
-        with urllib.request.urlopen("https://pypi.org/simple/attrs/", timeout=10):
-            pass
-    except OSError:
-        pytest.skip("PyPI is out of reach")
-    done = subprocess.run([sys.executable, PREPARE, tmp_path / "attrs"], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_attrs_is_built_once_and_its_tests_run(recipe: Path, tmp_path: Path) -> None:
-    name, wanted = recipe_file.load(recipe)
+@pytest.mark.xdist_group("attrs")
+async def test_attrs_is_built_once_and_its_tests_run(attrs_directory: Path, tmp_path: Path) -> None:
+    name, wanted = recipe_file.load(attrs_directory / "recipe.toml")
     assert name == "attrs"
     async with CellSubstrate(store=tmp_path / "store") as cells:
         first = await build(wanted, cells, cells.store)
