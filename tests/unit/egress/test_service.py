@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -223,6 +224,14 @@ async def test_rules_can_be_changed_and_close_what_they_no_longer_allow() -> Non
         writer.close()
         assert service.journal()[0].end == "closed by a change of the rules"
         assert b"403" in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % port)
+
+
+async def test_the_end_closes_work_that_has_not_begun() -> None:
+    async with serving(Egress()) as (service, _):
+        work = asyncio.sleep(60)
+        service._spawn(work)
+        await service.close()
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_bytes_are_limited() -> None:
