@@ -15,7 +15,7 @@ from dutyfree.egress.connector import Connector
 from dutyfree.egress.service import PROXY_ADDRESS, PROXY_PORT, EgressService
 from dutyfree.model.egress import Egress
 from dutyfree.model.hostname import Address
-from support.egress_bytes import hello, question
+from dutyfree.testing.egress import hello, question
 from support.loopback_sandbox import LoopbackSandbox
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
