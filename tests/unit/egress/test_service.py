@@ -7,7 +7,7 @@ import inspect
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from ipaddress import IPv4Address, ip_address
 
 import pytest
@@ -283,6 +283,23 @@ async def test_a_slow_reader_costs_no_memory() -> None:
         assert sent == before
         assert sent < 64 * 1024**2
         writer.close()
+
+
+async def test_a_server_that_is_not_there_or_does_not_answer_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        port = full.getsockname()[1]
+        for _ in range(4):  # the kernel keeps one or two, and then drops further ones
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            nothing = closed.getsockname()[1]
+        rules = Egress(private=[f"127.0.0.1:{port}", f"127.0.0.1:{nothing}"], connect_timeout_s=0.3)
+        async with serving(rules) as (service, sandbox):
+            assert b" 504 " in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % port)
+            assert b" 502 " in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % nothing)
+            ends = [each.end for each in service.journal()]
+            assert ends == ["failed: no connection within 0.3 s", "failed: Connection refused"]
 
 
 async def test_a_server_that_resets_ends_the_connection_of_a_silent_program() -> None:
