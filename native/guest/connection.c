@@ -93,6 +93,7 @@ static void stream_bytes(struct connection *connection, int fd) {
     outlet_open(&action->own_outlets[0], fd, 1, false, action);
     intake_open_socket(&action->intake, copy);
     announce(action, &peer, &local);
+    outlet_take(&action->own_outlets[0]); /* a client's first bytes are often here: they go with the announcement */
     action_queue(action);
 }
 

@@ -75,6 +75,10 @@ void outlet_open(struct outlet *outlet, int fd, uint8_t stream, bool terminal, s
         .watch = {.fd = fd, .ready = outlet_ready}, .stream = stream, .terminal = terminal, .reader = reader};
 }
 
+void outlet_take(struct outlet *outlet) {
+    outlet_read(outlet);
+}
+
 void outlet_arm(struct outlet *outlet) {
     const struct action *reader = outlet->reader;
     bool wanted = reader != NULL && allowance(reader) > 0 && (!reader->ended || outlet->left_bytes > 0);

@@ -19,6 +19,8 @@ struct outlet {
 };
 
 void outlet_open(struct outlet *outlet, int fd, uint8_t stream, bool terminal, struct action *reader);
+/* Read once, if bytes are there and the reader may read. */
+void outlet_take(struct outlet *outlet);
 /* Ask for events exactly when the reader may read. */
 void outlet_arm(struct outlet *outlet);
 /* The command has ended: what is in the outlet now is the rest of its output. */

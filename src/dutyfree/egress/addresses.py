@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
@@ -66,6 +67,7 @@ _EMBEDDING: Final = tuple(IPv6Network(each) for each in ("::ffff:0:0/96", "::/96
 _GLOBAL: Final = IPv6Network("2000::/3")
 
 
+@lru_cache(1024)
 def classify(address: Address) -> tuple[Reach, str]:
     """Who may connect to the address, and what kind of address it is, in one word."""
     if isinstance(address, IPv4Address):

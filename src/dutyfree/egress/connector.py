@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -159,9 +160,16 @@ async def _dial_any(addresses: list[Address], port: int) -> socket.socket:
 async def _dial(address: Address, port: int) -> socket.socket:
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    where = (str(address), port)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
+        code = sock.connect_ex(where)
+        if code == errno.EINPROGRESS:
+            code = sock.connect_ex(where)  # on this machine it is connected by now, and the loop need not wait
+        if code == errno.EALREADY:
+            await asyncio.get_running_loop().sock_connect(sock, where)
+        elif code:
+            raise OSError(code, os.strerror(code))
     except BaseException:
         sock.close()
         raise

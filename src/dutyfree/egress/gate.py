@@ -70,7 +70,8 @@ class Gate:
         Raises Refused and Unreachable. A Refused that the block raises is recorded, too.
         """
         entry = Entry(str(host), port, how)
-        decision = self.rules.decide(host, port)
+        rules = self.rules
+        decision = rules.decide(host, port)
         if not decision.allowed:
             self.journal.refuse(entry, decision.rule)
             raise Refused(f"{host} port {port}: {decision.rule}")
@@ -84,7 +85,7 @@ class Gate:
             passage = Passage(host, port, decision.private, entry, upstream, task, self)
             self._open.add(passage)
             try:
-                if self.rules.decide(host, port) != decision:
+                if self.rules is not rules and self.rules.decide(host, port) != decision:
                     raise Refused("the rules were changed meanwhile")
                 yield passage
             finally:

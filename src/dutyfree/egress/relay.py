@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.egress.journal import Entry
 from dutyfree.egress.refusal import Refused
@@ -71,6 +72,9 @@ class Relay:
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._active_s = self._loop.time()
+        self._interrupt = asyncio.timeout(None)
+        """Ends the sending direction: when the other one has failed, or when both are idle."""
+        self._timer: asyncio.TimerHandle | None = None
 
     async def carry(
         self, up: Filter, down: Filter, *, head: bytes = b"", first: bytes = b"", early: bytes = b""
@@ -80,30 +84,53 @@ class Relay:
         `head` is sent to the server as it is; `first` has been read from the client, `early` from the server. If `up`
         lets a limited part pass (the body of a request), the connection ends with the server's answer.
         """
-        sending = asyncio.create_task(self._up(up, head, first))
+        # This task sends, a new one receives: the first bytes go out without a task switch.
         receiving = asyncio.create_task(self._down(down, early))
-        pending = {sending, receiving}
+        receiving.add_done_callback(self._received)
+        self._timer = self._loop.call_later(self._idle_s, self._look_at_time)
         try:
-            while pending:
-                wait_s = max(0.0, self._active_s + self._idle_s - self._loop.time())
-                done, pending = await asyncio.wait(pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-                if receiving in done:
-                    if up.done:
-                        return "closed"
-                    self._idle_s = min(self._idle_s, LINGER_S)
-                if not done and self._loop.time() >= self._active_s + self._idle_s:
-                    return "idle"
+            return await self._both(self._up(up, head, first), receiving)
         except OSError as error:
             return f"failed: {error.strerror or error}"
         except DutyfreeError:
             return "closed by the sandbox"
         finally:
-            for task in (sending, receiving):
-                task.cancel()
-            await asyncio.gather(sending, receiving, return_exceptions=True)
+            self._timer.cancel()
+            self._timer = None
+            if not receiving.done():
+                receiving.cancel()
+                await asyncio.wait((receiving,))
+
+    async def _both(self, sending: Coroutine[Any, Any, None], receiving: asyncio.Task[None]) -> str:
+        try:
+            async with self._interrupt:
+                await sending
+                await receiving
+        except TimeoutError:
+            if not self._interrupt.expired():
+                raise  # of a socket
+            if receiving.done():
+                receiving.result()
+            return "idle"
         return "closed"
+
+    def _received(self, receiving: asyncio.Task[None]) -> None:
+        if self._timer is None or receiving.cancelled():
+            return
+        if receiving.exception() is not None:
+            self._interrupt.reschedule(self._loop.time())
+        elif self._idle_s > LINGER_S:
+            self._idle_s = LINGER_S
+            self._timer.cancel()
+            self._look_at_time()
+
+    def _look_at_time(self) -> None:
+        now_s = self._loop.time()
+        idle_at_s = self._active_s + self._idle_s
+        if now_s >= idle_at_s:
+            self._interrupt.reschedule(now_s)
+        else:
+            self._timer = self._loop.call_at(idle_at_s, self._look_at_time)
 
     async def _up(self, up: Filter, head: bytes, data: bytes) -> None:
         client, upstream, entry, send = self._client, self._upstream, self._entry, self._loop.sock_sendall

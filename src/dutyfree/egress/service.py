@@ -122,16 +122,20 @@ class EgressService:
         self._spawn(self._accept(listener, serve))
 
     async def _accept(self, listener: Listener, serve: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await self._pace()
-            connection = await listener.accept()
-            try:
-                # After the accept: a listener that only waits must hold no place.
-                await self._places.acquire()
-            except BaseException:
-                await connection.close()
-                raise
-            self._spawn(serve(connection)).add_done_callback(lambda _: self._places.release())
+        """Take one connection, leave the listener to a new task, and serve: without a task switch on the way."""
+        await self._pace()
+        connection = await listener.accept()
+        try:
+            # After the accept: a listener that only waits must hold no place.
+            await self._places.acquire()
+        except BaseException:
+            await connection.close()
+            raise
+        try:
+            self._spawn(self._accept(listener, serve))
+            await serve(connection)
+        finally:
+            self._places.release()
 
     async def _pace(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -140,17 +144,17 @@ class EgressService:
         if self._next_accept_s > now_s:
             await asyncio.sleep(self._next_accept_s - now_s)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(_quietly(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        task.add_done_callback(self._ended)
 
-
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    """The sandbox's end ends its tasks; calls on the sandbox say so, these need not."""
-    with suppress(DutyfreeError, OSError):
-        await work
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        # The sandbox's end ends its tasks; calls on the sandbox say so, these need not.
+        if error is not None and not isinstance(error, DutyfreeError | OSError):
+            raise error  # for the loop's exception handler
 
 
 async def _write_resolv_conf(sandbox: Sandbox) -> tuple[str, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import struct
 from collections import deque
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import ClassVar, Final, Self
 
@@ -19,6 +21,8 @@ from dutyfree.wire.messages import SOCKET_WINDOW_BYTES, Mode, Run, Started
 
 _START_TIMEOUT_S: Final = 10.0
 _ACCEPTS_AHEAD: Final = 16
+_LEAST_ACCEPTS: Final = _ACCEPTS_AHEAD // 2
+"""With so few left, new ones are sent: several at a time, since each message wakes the guest."""
 _SMALL_BYTES: Final = 4096
 _DATAGRAMS_WINDOW_BYTES: Final = 256 * 1024
 _PORT: Final = struct.Struct("<H")
@@ -194,9 +198,9 @@ class GuestConnection(Connection):
 class GuestListener(Listener):
     """A few ACCEPTs are always under way, so that a connection needs no round trip; the guest serves them in order."""
 
-    def __init__(self, runner: Runner, socket: Socket) -> None:
+    def __init__(self, runner: Runner, exchange: Socket) -> None:
         self._runner = runner
-        self._socket = socket
+        self._socket = exchange
         self._accepts: deque[Stream] = deque()
         self._turn = asyncio.Lock()
         self._ask()
@@ -205,9 +209,9 @@ class GuestListener(Listener):
     async def open(cls, runner: Runner, address: str, port: int) -> Self:
         """Listen on a port of the sandbox."""
         check_port(port, least=0)
-        socket = Socket(runner, 0)
-        await socket.open(runner, Mode.LISTEN, address, port, _START_TIMEOUT_S)
-        return cls(runner, socket)
+        exchange = Socket(runner, 0)
+        await exchange.open(runner, Mode.LISTEN, address, port, _START_TIMEOUT_S)
+        return cls(runner, exchange)
 
     @property
     def local(self) -> Address:
@@ -227,7 +231,7 @@ class GuestListener(Listener):
             while not stream.up and not stream.finished:
                 await stream.changed()
             self._accepts.popleft()
-            if self.alive:
+            if self.alive and len(self._accepts) <= _LEAST_ACCEPTS:
                 self._ask()
             stream.check()
             if not stream.up:
@@ -241,11 +245,10 @@ class GuestListener(Listener):
         await self._socket.settled()
 
     def _ask(self) -> None:
-        while len(self._accepts) < _ACCEPTS_AHEAD:
-            stream = Stream(self._runner)
-            request = Run(id=0, mode=Mode.ACCEPT, credit=stream.output_credit_bytes, session=self._socket.id)
-            self._socket.channel.start(stream, request)
-            self._accepts.append(stream)
+        streams = [Stream(self._runner) for _ in range(_ACCEPTS_AHEAD - len(self._accepts))]
+        request = Run(id=0, mode=Mode.ACCEPT, credit=WINDOW_BYTES, session=self._socket.id)
+        self._socket.channel.start_all(streams, request)
+        self._accepts += streams
 
 
 class Packets(Socket):
@@ -325,8 +328,10 @@ def _checked(address: str) -> str:
         raise InvalidRequest(f"{address!r} is no address", hint="give an IPv4 or IPv6 address: 127.0.0.1") from None
 
 
+@lru_cache(256)
 def _literal(text: bytes) -> str:
+    family = socket.AF_INET6 if b":" in text else socket.AF_INET
     try:
-        return str(ip_address(text.decode("ascii")))
-    except ValueError:
+        return socket.inet_ntop(family, socket.inet_pton(family, text.decode("ascii")))
+    except (OSError, ValueError):
         raise GuestMisbehaved("a STARTED with an address that is none") from None

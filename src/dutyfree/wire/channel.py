@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from dutyfree.errors import (
@@ -136,6 +136,18 @@ class Channel:
 
     def start(self, exchange: Exchange, request: Run) -> None:
         """Give the exchange an id and send the request under it. Raises InvalidRequest if it cannot be sent."""
+        self._link.write(self._begin(exchange, request))
+
+    def start_all(self, exchanges: Iterable[Exchange], request: Run) -> None:
+        """As `start` of the same request for each exchange, in one message."""
+        frames = bytearray()
+        try:
+            for exchange in exchanges:
+                frames += self._begin(exchange, request)
+        finally:
+            self._link.write(bytes(frames))
+
+    def _begin(self, exchange: Exchange, request: Run) -> bytes:
         self.check()
         if self._last_id == MAX_ID:
             raise SubstrateFailed("the stream has used up its action ids", hint="create a new sandbox")
@@ -150,7 +162,7 @@ class Channel:
         self._last_id = action_id
         exchange.id, exchange.channel = action_id, self
         self._exchanges[action_id] = exchange
-        self._link.write(encode_frame(FrameKind.RUN, action_id, payload))
+        return encode_frame(FrameKind.RUN, action_id, payload)
 
     def send(self, message: HostMessage) -> None:
         """Send anything but a RUN; a dead channel drops it."""

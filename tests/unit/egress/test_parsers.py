@@ -12,7 +12,7 @@ from dutyfree.egress import dns, http_head, sni, socks
 from dutyfree.egress.filters import Response, TunnelStart
 from dutyfree.egress.http_body import ChunkedBody, SizedBody
 from dutyfree.egress.refusal import Refused
-from support.egress_bytes import hello, question
+from dutyfree.testing.egress import hello, question
 
 LINE = "\r\n"
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from ipaddress import IPv4Address, ip_address
 
 import pytest
 
+from dutyfree.egress import relay
 from dutyfree.egress.connector import Connector
 from dutyfree.egress.service import PROXY_ADDRESS, PROXY_PORT, EgressService
 from dutyfree.model.egress import Egress
 from dutyfree.model.hostname import Address
-from support.egress_bytes import hello, question
+from dutyfree.testing.egress import hello, question, settled
 from support.loopback_sandbox import LoopbackSandbox
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -225,6 +228,14 @@ async def test_rules_can_be_changed_and_close_what_they_no_longer_allow() -> Non
         assert b"403" in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % port)
 
 
+async def test_the_end_closes_work_that_has_not_begun() -> None:
+    async with serving(Egress()) as (service, _):
+        work = asyncio.sleep(60)
+        service._spawn(work)
+        await service.close()
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+
+
 async def test_bytes_are_limited() -> None:
     async with (
         server(echo) as port,
@@ -272,6 +283,53 @@ async def test_a_slow_reader_costs_no_memory() -> None:
         assert sent == before
         assert sent < 64 * 1024**2
         writer.close()
+
+
+async def test_a_server_that_is_not_there_or_does_not_answer_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        port = full.getsockname()[1]
+        for _ in range(4):  # the kernel keeps one or two, and then drops further ones
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            nothing = closed.getsockname()[1]
+        rules = Egress(private=[f"127.0.0.1:{port}", f"127.0.0.1:{nothing}"], connect_timeout_s=0.3)
+        async with serving(rules) as (service, sandbox):
+            assert b" 504 " in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % port)
+            assert b" 502 " in await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % nothing)
+            ends = [each.end for each in service.journal()]
+            assert ends == ["failed: no connection within 0.3 s", "failed: Connection refused"]
+
+
+async def test_a_server_that_resets_ends_the_connection_of_a_silent_program() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async with server(reset) as port, serving(Egress(private=[f"127.0.0.1:{port}"])) as (service, sandbox):
+        answer = await ask(sandbox, b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\nx" % port)
+        assert answer == b"HTTP/1.1 200 Connection established\r\n\r\n"
+        assert service.journal()[0].end == "failed: Connection reset by peer"
+        assert not service._gate._open
+
+
+async def test_a_program_can_send_after_the_server_has_ended_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LINGER_S", 0.3)
+    heard = []
+
+    async def end_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write_eof()
+        heard.append(await reader.read(-1))
+
+    async with server(end_first) as port, serving(Egress(private=[f"127.0.0.1:{port}"])) as (service, sandbox):
+        reader, writer = await asyncio.open_connection("127.0.0.1", sandbox.tcp[PROXY_ADDRESS, PROXY_PORT])
+        writer.write(b"CONNECT 127.0.0.1:%d HTTP/1.0\r\n\r\n" % port)
+        assert await reader.read(-1) == b"HTTP/1.1 200 Connection established\r\n\r\n"
+        writer.write(b"late")
+        await settled(service, 1)
+        writer.close()
+        assert (service.journal()[0].end, heard) == ("idle", [b"late"])
 
 
 async def test_connections_beyond_the_limit_wait() -> None:

@@ -13,6 +13,7 @@ from dutyfree.errors import DeadlineExceeded, GuestMisbehaved, InfraFailed, Link
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.exchange import Exchange
 from dutyfree.wire.frames import STDOUT
+from dutyfree.wire.link import Link
 from dutyfree.wire.messages import (
     VERSION,
     Exit,
@@ -86,6 +87,18 @@ async def test_actions_may_follow_the_hello_at_once(ends: Ends) -> None:
     await guest.say(Output(first.id, STDOUT, b"a"), Exit(second.id, 1, None), Exit(first.id, 0, None))
     assert (await first.over, await second.over) == (Exit(first.id, 0, None), Exit(second.id, 1, None))
     assert first.received == b"a"
+
+
+async def test_several_actions_start_with_one_message(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, guest = ends
+    written = []
+    real = Link.write
+    monkeypatch.setattr(Link, "write", lambda link, data: (written.append(data), real(link, data))[1])
+    exchanges = [Recorded() for _ in range(3)]
+    channel.start_all(exchanges, request())
+    assert len(written) == 1
+    assert (await guest.greet_and_hear_run()).id == exchanges[0].id
+    assert [(await guest.hear(Run)).id for _ in range(2)] == [each.id for each in exchanges[1:]]
 
 
 @pytest.mark.parametrize("mischief", MISCHIEFS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dutyfree.testing.isolation.accounts import ACCOUNTS
+from dutyfree.testing.isolation.egress import EGRESS
+from dutyfree.testing.isolation.egress_load import EGRESS_LOAD
 from dutyfree.testing.isolation.exhaustion import EXHAUSTION
 from dutyfree.testing.isolation.files import FILES
 from dutyfree.testing.isolation.guest import GUEST
@@ -31,6 +33,8 @@ PROBES: tuple[Probe, ...] = tuple(
         ACCOUNTS,
         PORTS,
         MOUNTS,
+        EGRESS,
+        EGRESS_LOAD,
     )
     for probe in topic.probes
 )

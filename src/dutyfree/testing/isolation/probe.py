@@ -11,6 +11,7 @@ from pathlib import Path
 from dutyfree.contract import Sandbox, Substrate
 from dutyfree.failure import await_on_failure
 from dutyfree.model import Action, Capability, Command, Isolation, Observation, SandboxSpec, User
+from dutyfree.testing import expect
 from dutyfree.testing.isolation.program import Answer, Verdict, parse_answer, read_answer
 
 ASK_TIMEOUT_S = 20.0
@@ -18,12 +19,10 @@ ENVIRONMENT_SECRET = "DUTYFREE_PROBE_SECRET"
 """A variable that the prober sets in the host process before the substrate is opened."""
 
 
-class Broken(Exception):
-    """The substrate did not keep a promise; the message says how."""
-
-
-class NotApplicable(Exception):
-    """The promise cannot be tested on this machine or in this sandbox; the message says why."""
+Broken = expect.Broken
+"""The substrate did not keep a promise; the message says how."""
+NotApplicable = expect.NotRun
+"""The promise cannot be tested on this machine or in this sandbox; the message says why."""
 
 
 class Recorded(Exception):
