@@ -46,6 +46,9 @@ def main() -> int:
             results = follow_page(page, Path(scratch), environments, named)
             for result in results:
                 show(result, verbose=chosen.verbose)
+            if ran := [result for result in results if not result.not_run]:
+                seconds = sum(result.seconds for result in ran)
+                print(f"{os.path.relpath(page.path, ROOT)}: {len(ran)} blocks in {seconds:.0f} s", flush=True)
             return results
 
         try:
