@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless test suites bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless docs-test test suites bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -77,12 +77,17 @@ rootless: native
 	@scripts/as-ordinary-user -q $(BESIDE) tests/isolation tests/integration/cli/test_run.py tests/integration/client/test_examples.py -k '[cell- or a_cell or program'
 	@scripts/as-ordinary-user -q $(BESIDE) $(ROOTLESS)
 
+# Every block of README, CONTRIBUTING and docs/, from a wheel in a fresh virtual environment. PAGES=docs/howto/pools.md chooses.
+docs-test: $(READY)
+	@if [ -e .build/engines/env ]; then . .build/engines/env; fi; PYTHONPATH=tools $(BIN)/python -m docs_test $(PAGES)
+
 test:
 	@: > $(NOT_RUN)
 	@$(STEP) setup $(MAKE) --no-print-directory setup
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@$(STEP) native $(MAKE) --no-print-directory native
 	@$(STEP) tests scripts/engines during $(MAKE) --no-print-directory unit
+	@$(STEP) docs scripts/engines during $(MAKE) --no-print-directory docs-test
 	@$(STEP) hosts $(MAKE) --no-print-directory hosts
 	@$(STEP) rootless $(MAKE) --no-print-directory rootless
 	@$(STEP) sanitize $(MAKE) --no-print-directory sanitize

@@ -32,12 +32,9 @@ async def main(directory: str = ".build/attrs", each: str = "10", tests: str = "
         await host.pool.announce([(recipe, int(each)) for recipe in recipes], name="step 1")  # returns at once
         await host.pool.ready(name="step 1")  # a trainer would train meanwhile
         done = await host.map(attempt, recipes * int(each), image=lambda recipe: recipe, concurrency=8)
-        status = host.pool.status()  # the bill of the run is printed here
     seen = [one.value for one in done if one.value is not None]  # the others have no result, good or bad
-    spans_ms = [span.duration_ms for one in seen for span in one.spans if span.phase.is_tax]
-    tax = (sum(spans_ms) + status.readiness_total_ms) / sum(one.execute_ms for one in seen)
     print(f"{len(seen)} of {len(done)} tasks done, {sum(one.ok for one in seen)} passed")
-    print(f"{status.hit_rate:.0%} hits; the tax was {tax:.3%} of the work")
+    print(host.bill())
 
 
 if __name__ == "__main__":

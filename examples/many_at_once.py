@@ -14,10 +14,10 @@ async def rollout(host: dutyfree.LocalHost, turn: asyncio.Semaphore, number: int
         try:
             async with host.lease(resources=SMALL) as box, box.session(cwd="/tmp") as shell:
                 await shell.run(f"answer=$(({number} % 3))")
-                seen = await shell.run('test "$answer" = 0', timeout_s=10)
+                seen = await shell.run('echo "$answer"', timeout_s=10)
         except dutyfree.InfraFailed:
             return None
-    return 1.0 if seen.ok else 0.0
+    return 1.0 if seen.text == "0\n" else 0.0  # judged here: code in the sandbox cannot touch the verdict
 
 
 async def main() -> None:

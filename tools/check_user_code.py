@@ -37,7 +37,8 @@ dutyfree.local("process", store="x")  # type: ignore[call-overload]
 
 def programs() -> dict[str, str]:
     """Every script to check, by the name of its file."""
-    found = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
+    examples = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/docker_exec_port").glob("*.py")])
+    found = {path.name: path.read_text(encoding="utf-8") for path in examples}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     for number, block in enumerate(blocks, 1):
         is_whole = "import" in block and "dutyfree" in block

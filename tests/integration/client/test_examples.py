@@ -1,4 +1,4 @@
-"""What the examples and the documentation show, run as it stands there, in cells."""
+"""The examples, run as they stand, in cells. The blocks of the documentation are run by `make docs-test`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import dutyfree
+from support.engines import engine, engine_variables
 from support.repository import ROOT
+
+EXAMPLES = ROOT / "examples"
+PORT = EXAMPLES / "docker_exec_port"
+FIFTY_TASKS = EXAMPLES / "fifty_tasks.py"
+"""It needs attrs from PyPI: it has a test of its own."""
+PROGRAMS = sorted({*EXAMPLES.glob("*.py"), PORT / "after.py"} - {FIFTY_TASKS})
+SHORT = (EXAMPLES / "grpo_group.py", FIFTY_TASKS, PORT / "before.py", PORT / "after.py")
+"""What users port first: each must be seen whole."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,54 +32,17 @@ def _cells() -> None:
         pytest.skip(f"examples in cells: {error}")
 
 
-FIFTY_TASKS = "fifty_tasks.py"
-"""It needs attrs from PyPI: it has a test of its own."""
-SHIM = """#!/bin/sh
-exec {python} -c 'from dutyfree.cli.main import main; raise SystemExit(main())' "$@"
-"""
-
-
-@pytest.fixture(scope="module")
-def tutorial(_cells: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which whoever follows the tutorial has built its image: what it says to type, typed."""
-    home = tmp_path_factory.mktemp("tutorial")
-    program = home / "bin" / "dutyfree"
-    program.parent.mkdir()
-    program.write_text(SHIM.format(python=sys.executable))
-    program.chmod(0o755)
-    text = (ROOT / "docs/tutorial/first-rollout.md").read_text(encoding="utf-8")
-    [typed] = [block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "image build" in block]
-    environment = {**os.environ, "DUTYFREE_STATE_DIR": str(home), "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-e", "-c", typed], cwd=home, env=environment, capture_output=True, text=True)
+def output_of(program: Path, *arguments: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, **variables},
+    )
     assert done.returncode == 0, done.stderr
-    return environment
-
-
-def whole_programs() -> list[tuple[str, str]]:
-    """The example files, and every Python block of the documentation that is a program by itself."""
-    paths = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != FIFTY_TASKS]
-    programs = [(path.name, path.read_text(encoding="utf-8")) for path in paths]
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-        programs += [(f"{page.name}-{number}", text) for number, text in enumerate(blocks) if "asyncio.run(" in text]
-    return programs
-
-
-PROGRAMS = whole_programs()
-
-
-@pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
-def test_the_program_runs(name: str, text: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if "user=" in text and os.geteuid() != 0:
-        pytest.skip("cells of an ordinary user have one user only")
-    program = tmp_path / "program.py"
-    program.write_text(text, encoding="utf-8")
-    environment = request.getfixturevalue("tutorial") if '"middle"' in text else None
-    command = [sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
     assert done.stderr == ""
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -79,26 +51,47 @@ def test_the_program_runs(name: str, text: str, tmp_path: Path, request: pytest.
 def test_announced_tasks_find_their_sandboxes_ready(attrs_directory: Path, tmp_path: Path) -> None:
     """Ten tasks in place of fifty, and one file of the attrs tests."""
     (tmp_path / "state").mkdir(mode=0o700)
-    program, tests = ROOT / "examples" / FIFTY_TASKS, "tests/test_version_info.py"
-    assert len(program.read_text(encoding="utf-8").splitlines()) < 45
-    done = subprocess.run(
-        [sys.executable, program, attrs_directory, "2", tests],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, "DUTYFREE_STATE_DIR": str(tmp_path / "state")},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    found = re.fullmatch(
-        r"10 of 10 tasks done, (\d+) passed\n(\d+)% hits; the tax was ([\d.]+)% of the work\n", done.stdout
-    )
-    assert found is not None, done.stdout
-    passed, hits, tax = int(found[1]), int(found[2]), float(found[3])
+    arguments = (str(attrs_directory), "2", "tests/test_version_info.py")
+    printed = output_of(FIFTY_TASKS, *arguments, DUTYFREE_STATE_DIR=str(tmp_path / "state"))
+    found = re.match(r"10 of 10 tasks done, (\d+) passed\nbill of 10 leases .*?\n +leases +(\d+) of 10 warm", printed)
+    taxed = re.search(r"\n +tax .* \(([\d.]+) % of the work\)", printed)
+    assert found is not None and taxed is not None, printed
+    passed, hits, tax = int(found[1]), int(found[2]) * 10, float(taxed[1])
     assert passed == 8, "the bug in `version_info` fails its tests, the others do not"
     assert hits > 95
     assert tax < 1
 
 
-def test_the_documentation_has_programs() -> None:
-    assert {"README.md-0", "first-rollout.md-0", "without_await.py"} <= {name for name, _ in PROGRAMS}
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_the_program_runs(program: Path) -> None:
+    assert output_of(program)
+
+
+def test_in_the_program_of_a_group_only_the_right_attempt_is_rewarded() -> None:
+    rewards = dict(line.split(",")[0].split(": reward ") for line in output_of(EXAMPLES / "grpo_group.py").splitlines())
+
+    assert rewards == {"right": "1.0", "wrong": "0.0", "exits": "0.0", "guess": "0.0"}
+
+
+@pytest.mark.parametrize("program", SHORT, ids=lambda path: path.name)
+def test_the_program_can_be_seen_whole(program: Path) -> None:
+    assert len(program.read_text(encoding="utf-8").splitlines()) < 45
+
+
+def test_a_docker_exec_loop_and_its_port_give_the_same_rewards() -> None:
+    substrate = engine("docker")
+    try:
+        with dutyfree.sync.local(substrate) as host, host.lease() as box:  # the engine now has the image
+            assert box.run("python3 -c pass").ok
+    except dutyfree.SubstrateUnavailable as error:
+        pytest.skip(f"docker: {error}")
+    docker_host = engine_variables().get("DOCKER_HOST", os.environ.get("DOCKER_HOST", ""))
+    listed = subprocess.run(
+        ["docker", "-H", docker_host, "image", "ls", "-q", "dutyfree/*"], capture_output=True, text=True, timeout=60
+    )
+    image = listed.stdout.split()[0]
+
+    before = output_of(PORT / "before.py", image, DOCKER_HOST=docker_host)
+
+    assert before == "[0] 0.0\n[1] 1.0\n[2] 0.0\n"
+    assert output_of(PORT / "after.py") == before
