@@ -110,7 +110,7 @@ class Rollout(Generic[Task, Value]):
     error: DutyfreeError | None
     tries: int
     """The number of sandboxes in which it was tried."""
-    timing: RolloutTiming
+    timing: RolloutTiming = RolloutTiming()
 
     @property
     def done(self) -> bool:

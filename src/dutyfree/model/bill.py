@@ -184,7 +184,8 @@ class Bill:
                 f"    {each.phase:<12} {_cell(each.waited_ns)} {_cell(each.used_ns)} {_cell(each.background_ns)}"
                 for each in self.phases
             ]
-        lines += [f"  failures     {'; '.join(map(_failure, self.failures)) or 'none'}"]
+        failures = [*map(_failure, self.failures)] or ["none"]
+        lines += [f"  {'failures' if not place else '':<13}{each}" for place, each in enumerate(failures)]
         return "\n".join([*lines, *self._projections()])
 
     def _leases(self) -> str:
@@ -192,14 +193,14 @@ class Bill:
             return "none yet"
         other = self.leases - self.warm - self.cold
         parts = [f"{self.warm:,} of {self.leases:,} warm ({100 * self.hit_rate:.1f} %)"]
-        parts += [f"{other:,} waited for a sandbox in use or in preparation"] if other > 0 else []
-        parts += [f"{self.cold:,} for a new one" if other > 0 else f"{self.cold:,} waited for a new sandbox"]
-        return ", ".join(parts if self.cold else parts[:-1])
+        parts += [f"{other:,} waited for an existing sandbox"] if other > 0 else []
+        parts += [f"{self.cold:,} waited for a new one"] if self.cold else []
+        return ", ".join(parts)
 
     def _background(self) -> str:
         if not self.background_ns:
             return ""
-        return f"; {duration(self.background_ns)} more in the background, for which no lease waited"
+        return f", and {duration(self.background_ns)} in the background"
 
     def _projections(self) -> list[str]:
         if not self.leases:
@@ -208,17 +209,15 @@ class Bill:
         if self.cold_ns is None or self.creation_ns is None:
             lines.append("    cold           unknown: this host has made no sandbox yet")
         else:
-            each = f"{duration(self.creation_ns)} to make one"
-            each += f", {duration(self.destruction_ns)} to destroy it" if self.destruction_ns is not None else ""
-            unknown = "" if self.destruction_ns is not None else "; destructions unknown, there was none yet"
-            lines.append(
-                f"    cold           tax {duration(self.cold_ns)} (one sandbox for each lease, {each}{unknown})"
-            )
+            each = f"{duration(self.creation_ns)} to make"
+            each += f" and {duration(self.destruction_ns)} to destroy" if self.destruction_ns is not None else ""
+            unknown = "" if self.destruction_ns is not None else "; none was destroyed yet"
+            lines.append(f"    cold           tax {duration(self.cold_ns)} ({each} each sandbox{unknown})")
         for other in self.others:
             tax_ns, work_ns = self.elsewhere_ns(other)
             lines.append(f"    {other.name:<14} tax {duration(tax_ns)}, work {duration(work_ns)}")
         if self.others:
-            lines.append(f"    (other substrates: a new sandbox for each lease, by {self.others_source})")
+            lines.append(f"    (others: cold, by {self.others_source})")
         return lines
 
 

@@ -90,6 +90,7 @@ def test_the_report_of_a_warm_run_begins_with_its_bill_and_has_its_numbers(warm_
     analysis = analyse(results)
     text = summary(results, analysis)
     lines = text.splitlines()
+    assert max(map(len, summary(results, analysis, width=80).splitlines())) <= 80
     assert lines[2].startswith("bill of 13 leases on fake")
     assert "13 of 13 warm (100.0 %)" in text
     assert any(line.startswith("Tax of one action, trainer") for line in lines), "the table is not empty"

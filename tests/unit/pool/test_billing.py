@@ -178,7 +178,14 @@ def test_a_bill_prints_nothing_empty_and_says_what_is_unknown() -> None:
     assert "none yet" in str(bill_of(billing))
     assert "projections" not in str(bill_of(billing))
     assert "no failures" in bill_of(billing).summary
+    billing.failed("lease", LinkFailed("x"))
+    billing.failed("create", CapacityError("x"))
+    text = str(bill_of(billing))
+    assert (
+        "  failures     1 x CapacityError (capacity) in create\n               1 x LinkFailed (link) in lease" in text
+    )
+    assert max(map(len, text.splitlines())) <= 80
     billing.leased("hit", Spent())
     assert "unknown: this host has made no sandbox yet" in str(bill_of(billing))
     billing.creations += 1
-    assert "destructions unknown, there was none yet" in str(bill_of(billing))
+    assert "none was destroyed yet" in str(bill_of(billing))

@@ -166,7 +166,7 @@ def project(
 
 
 def _possible(latency: Estimate, arm: str, steps: int) -> Estimate:
-    if latency.value <= 0:
+    if latency.value < 0:
         raise InvalidRequest(
             f"the trials of {arm} cannot be projected to {steps} steps: the line through them falls below zero",
             hint="measure more trajectories, or longer ones; or project to fewer steps: --steps",
@@ -209,7 +209,7 @@ def _scaled(estimate: Estimate, factor: float, unit: str) -> Estimate:
 
 def _grid_point(latencies: Latencies, steps: int, trajectories: int) -> GridPoint:
     found = {arm: _above_zero(latencies.at(arm, steps), f"at {steps} steps") for arm in latencies.arms}
-    at = {arm: latency for arm, latency in found.items() if latency.value > 0}
+    at = {arm: latency for arm, latency in found.items() if latency.value >= 0}
     ranked = sorted(at, key=lambda arm: at[arm].value)
     factor = trajectories / S_PER_HOUR
     return GridPoint(steps, trajectories, {arm: _scaled(at[arm], factor, "h") for arm in ranked})

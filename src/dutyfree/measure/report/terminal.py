@@ -28,7 +28,9 @@ def summary(results: Results, analysis: Analysis, *, width: int = DEFAULT_WIDTH,
     evidence, notes = Evidence(results, analysis), Footnotes()
     lines = [words.name(analysis.study, width), ""]
     if results.bill is not None:
-        lines += [*formatting.plain(str(results.bill)).splitlines(), ""]
+        for line in formatting.plain(str(results.bill)).splitlines():
+            lines += textwrap.wrap(line, width, subsequent_indent=" " * 15, drop_whitespace=False) or [""]
+        lines.append("")
     for each in says(evidence):
         marks = ",".join(by_letter(notes.mark(each.caveats)))
         lines += _wrapped(each.text + (f" ({marks})" if marks else ""), width, "- ")
@@ -82,7 +84,7 @@ def _waterfalls(evidence: Evidence, width: int, block: str) -> Iterator[str]:
     if setting is None:
         return
     yield ""
-    yield f"One trial of each arm, the closest to the median ({words.setting_of(setting)}):"
+    yield from _wrapped(f"One trial of each arm, the closest to the median ({words.setting_of(setting)}):", width, "")
     for arm in evidence.arms:
         trial = evidence.typical_trial(setting.on(arm))
         if trial is not None:
