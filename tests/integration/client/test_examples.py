@@ -55,7 +55,8 @@ def test_announced_tasks_find_their_sandboxes_ready(attrs_directory: Path, tmp_p
     printed = output_of(FIFTY_TASKS, *arguments, DUTYFREE_STATE_DIR=str(tmp_path / "state"))
     found = re.match(r"10 of 10 tasks done, (\d+) passed\nbill of 10 leases .*?\n +leases +(\d+) of 10 warm", printed)
     taxed = re.search(r"\n +tax .* \(([\d.]+) % of the work\)", printed)
-    assert found is not None and taxed is not None, printed
+    assert found is not None, printed
+    assert taxed is not None, printed
     passed, hits, tax = int(found[1]), int(found[2]) * 10, float(taxed[1])
     assert passed == 8, "the bug in `version_info` fails its tests, the others do not"
     assert hits > 95
