@@ -341,7 +341,9 @@ class LocalHost(Host):
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
         started_s = time.monotonic()
-        wanted = await leasing.find(self._image(image), spec, timeout_s)
+        what = self._image(image)
+        wanted = await leasing.find(what, spec, timeout_s)
+        leasing.announcements.requested(what, spec)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         box = Box(grant, leasing.pool)
