@@ -42,13 +42,19 @@ _UNKNOWN: Final = State(())
 """The state of a recipe that is not built yet."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Build:
     """An entry of an announcement whose recipe is being built, or waits for it."""
 
     recipe: Recipe
     spec: SandboxSpec
     announcement: Announcement
+    requested: int = 0
+    """The leases that were requested before the recipe was announced to the pool: these do not come again."""
+
+    @property
+    def left(self) -> int:
+        return self.announcement.count - self.requested
 
     @property
     def key(self) -> tuple[int, SandboxSpec]:
@@ -84,8 +90,8 @@ class Announcements:
         self._calls = 0
         self._named: dict[str, _Named] = {}
         """The oldest announcement is at the front."""
-        self._ending: set[asyncio.Task[None]] = set()
-        """Builds that were cancelled."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """All builds that have not ended, also cancelled ones."""
 
     def announce(
         self, name: str, demand: Sequence[tuple[Recipe | Image, int]], spec: SandboxSpec, at_s: float, until_s: float
@@ -113,7 +119,9 @@ class Announcements:
         self._calls += 1
         new.states = {announcement.id: announcement.state for announcement, _ in known}
         for build in to_build:
-            new.builds[build] = asyncio.create_task(self._build(new, build))
+            new.builds[build] = task = asyncio.create_task(self._build(new, build))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         self._named.pop(name, None)
         self._named[name] = new
         if former is not None:
@@ -139,9 +147,18 @@ class Announcements:
         except TimeoutError:
             raise self._too_late(name, timeout_s) from self._last_failure(name)
 
+    def requested(self, what: Recipe | Image, spec: SandboxSpec) -> None:
+        """A lease requests a sandbox. If the pool does not know of its announcement yet, that expects one less."""
+        if not self._tasks:
+            return
+        builds = (build for named in self._named.values() for build in named.builds)
+        build = next((each for each in builds if each.key == (id(what), spec) and each.left), None)
+        if build is not None:
+            build.requested += 1
+
     def pending(self) -> int:
-        """The number of announced leases whose recipes are not built yet."""
-        return sum(build.announcement.count for named in self._named.values() for build in named.builds)
+        """The number of expected leases whose recipes are not built yet."""
+        return sum(build.left for named in self._named.values() for build in named.builds)
 
     def builds(self) -> Mapping[str, int]:
         """The recipes that are being built or wait for it, by announcement and stages; at most `MAX_SHOWN` rows."""
@@ -156,8 +173,8 @@ class Announcements:
         """Cancel all builds and wait for their ends. Errors that `ready` has not raised are warned of."""
         for named in self._named.values():
             self._cancel(named)
-        if self._ending:
-            await asyncio.wait(self._ending)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         while self._named:
             self._end(*self._named.popitem())
 
@@ -167,8 +184,8 @@ class Announcements:
         try:
             async with self._build_places:
                 wanted = await self._find(build.recipe, build.spec)
-            if time.monotonic() <= build.announcement.until_s:
-                announcement, _ = announced = _with_goal(build.announcement, wanted)
+            if time.monotonic() <= build.announcement.until_s and build.left:
+                announcement, _ = announced = _with_goal(replace(build.announcement, count=build.left), wanted)
                 self._pool.announce([announced])
                 named.states[announcement.id] = announcement.state
         except DutyfreeError as failure:
@@ -198,7 +215,7 @@ class Announcements:
                 failure = self._pool.core.last_error(state)
                 if isinstance(failure, CallerError) and not isinstance(failure, SandboxGone):
                     raise failure.with_traceback(None)
-            missing += unready.get(named.group, 0) + sum(build.announcement.count for build in named.builds)
+            missing += unready.get(named.group, 0) + len(named.builds)
         return missing
 
     def _too_late(self, name: str | None, timeout_s: float) -> DeadlineExceeded:
@@ -232,8 +249,6 @@ class Announcements:
     def _cancel(self, named: _Named) -> None:
         """Cancel the builds of an announcement. Those that another announcement or a lease wants go on."""
         for task in named.builds.values():
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
             task.cancel()
 
     @staticmethod

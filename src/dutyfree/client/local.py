@@ -372,6 +372,7 @@ class LocalHost(Host):
         if user == IMAGE_USER:
             binding = replace(binding, user=_image_user(start))
         wanted = await leasing.find(start, spec, timeout_s, for_lease=True)
+        leasing.announcements.requested(start, spec)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         box = Box(grant, leasing.pool)

@@ -166,6 +166,23 @@ async def test_the_builds_of_a_replaced_announcement_that_nothing_else_wants_are
         assert await ladders.find(alone, SPEC)
 
 
+async def test_leases_that_come_before_their_announcement_is_known_are_not_expected_again() -> None:
+    recipes = [recipe(number) for number in range(BUILDS_AT_ONCE + 1)]
+    async with announcements(sandboxes=8) as (announced, gate, ladders):
+        announce(announced, "step", *((each, 2) for each in recipes))
+        last = recipes[-1]
+        gate.of(last).set_result(None)
+        await ladders.find(last, SPEC)  # it waits for a place among the builds, and a lease builds it
+        announced.requested(last, SPEC)
+        announced.requested(Recipe(), SPEC)
+        assert announced.pending() == 2 * len(recipes) - 1
+        for each in recipes[:-1]:
+            gate.of(each).set_result(None)
+        await until(lambda: not announced.builds())
+        expected = announced._pool.core.demand.announced(time.monotonic())
+        assert [count for _, count, _ in expected] == [2] * BUILDS_AT_ONCE + [1]
+
+
 async def test_the_end_cancels_builds_and_waits_for_them() -> None:
     one, other = recipe(1), recipe(2)
     async with announcements(sandboxes=4) as (announced, gate, _):
