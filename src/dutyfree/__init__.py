@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dutyfree.errors import (
+    ActionFailed,
     ArchiveRefused,
     BuildFailed,
     CallerError,
@@ -22,6 +23,7 @@ from dutyfree.errors import (
     InvalidRequest,
     LeaseLost,
     LinkFailed,
+    PatchRefused,
     PortFailed,
     SandboxGone,
     SandboxPaused,
@@ -29,6 +31,7 @@ from dutyfree.errors import (
     SessionEnded,
     SubstrateFailed,
     SubstrateUnavailable,
+    UnenforcedWarning,
     Unsupported,
 )
 from dutyfree.model import (
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActionFailed",
     "ArchiveRefused",
     "Box",
     "BuildFailed",
@@ -125,6 +129,7 @@ __all__ = [
     "PoolStatus",
     "Process",
     "ProcessInfo",
+    "PatchRefused",
     "PortFailed",
     "Recipe",
     "Resources",
@@ -144,6 +149,7 @@ __all__ = [
     "SubstrateUnavailable",
     "Terminal",
     "Unenforced",
+    "UnenforcedWarning",
     "Unsupported",
     "Usage",
     "Watch",

@@ -6,16 +6,18 @@ import argparse
 import json
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.outcome import ExitCode, describe_unenforced
+from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, seconds
-from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
+from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed, UnenforcedWarning
 from dutyfree.model import Image, Unenforced
+from dutyfree.model.spec import describe_unenforced
 
 if TYPE_CHECKING:
     from dutyfree.client import LocalHost
@@ -101,6 +103,7 @@ async def _try(name: str, timeout_s: float) -> Finding:
 
     from dutyfree.client import local
 
+    warnings.simplefilter("ignore", UnenforcedWarning)  # the finding has it
     finding = Finding(name)
     try:
         async with asyncio.timeout(timeout_s), local(name) as host:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
 from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
-from dutyfree.cli.outcome import ExitCode, exit_code_of
+from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Observation
@@ -84,7 +84,7 @@ async def _pass_output_on(stream: Stream, options: argparse.Namespace) -> int:
     seen = await stream.wait()
     if not options.quiet:
         _warn_of_limits(seen, options)
-    return exit_code_of(seen)
+    return seen.shell_code
 
 
 def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
@@ -110,7 +110,7 @@ async def _print_json(box: Box, stream: Stream) -> int:
     whole = replace(seen, stdout=b"".join(output["stdout"]), stderr=b"".join(output["stderr"]))
     unenforced = [UNENFORCED.write(each) for each in box.unenforced]
     print(dumps({**OBSERVATION.encode(whole), "unenforced": unenforced}))
-    return exit_code_of(seen)
+    return seen.shell_code
 
 
 async def _feed_input(stream: Stream) -> None:
