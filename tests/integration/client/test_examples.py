@@ -63,7 +63,8 @@ def test_the_program_runs(name: str, text: str, tmp_path: Path, request: pytest.
     program = tmp_path / "program.py"
     program.write_text(text, encoding="utf-8")
     environment = request.getfixturevalue("tutorial") if '"middle"' in text else None
-    command = [sys.executable, str(program)]
+    # Cells of an ordinary user lack limits, and say so.
+    command = [sys.executable, "-W", "ignore:not enforced here", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout
