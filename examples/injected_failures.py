@@ -1,6 +1,7 @@
 """Test your own handling of infrastructure failures: no rollout is lost, and none gets a reward that is not its own."""
 
 import asyncio
+import warnings
 
 import dutyfree
 from dutyfree.substrates.fake import Failure, FailureKind, FakeSubstrate, Latencies, Step
@@ -37,4 +38,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", dutyfree.UnenforcedWarning)  # these sandboxes are plain processes, on purpose
     asyncio.run(main())

@@ -22,6 +22,7 @@ CLASSES = {
     "HostPool": "dutyfree.client.host_pool",
     "Box": "dutyfree.client.box",
     "BoxEgress": "dutyfree.client.egress",
+    "BoxGit": "dutyfree.client.git",
     "Stream": "dutyfree.client.stream",
     "Process": "dutyfree.client.process",
     "Session": "dutyfree.contract.streams",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dutyfree.client.stream import Stream
     from dutyfree.contract import Connection, Files, Session, Snapshot, Substrate, Terminal, Watch
     from dutyfree.errors import (
+        ActionFailed,
         ArchiveRefused,
         BuildFailed,
         CallerError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         InvalidRequest,
         LeaseLost,
         LinkFailed,
+        PatchRefused,
         PortFailed,
         SandboxGone,
         SandboxPaused,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         SessionEnded,
         SubstrateFailed,
         SubstrateUnavailable,
+        UnenforcedWarning,
         Unsupported,
     )
     from dutyfree.images.recipes.file import load_recipe
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActionFailed",
     "ArchiveRefused",
     "Bill",
     "Box",
@@ -128,6 +132,7 @@ __all__ = [
     "PoolStatus",
     "Process",
     "ProcessInfo",
+    "PatchRefused",
     "PortFailed",
     "Recipe",
     "Resources",
@@ -148,6 +153,7 @@ __all__ = [
     "SubstrateUnavailable",
     "Terminal",
     "Unenforced",
+    "UnenforcedWarning",
     "Unsupported",
     "Usage",
     "Watch",
@@ -171,6 +177,7 @@ _HOMES = {
     "dutyfree.client.stream": ("Stream",),
     "dutyfree.contract": ("Connection", "Files", "Session", "Snapshot", "Substrate", "Terminal", "Watch"),
     "dutyfree.errors": (
+        "ActionFailed",
         "ArchiveRefused",
         "BuildFailed",
         "CallerError",
@@ -184,6 +191,7 @@ _HOMES = {
         "InvalidRequest",
         "LeaseLost",
         "LinkFailed",
+        "PatchRefused",
         "PortFailed",
         "SandboxGone",
         "SandboxPaused",
@@ -191,6 +199,7 @@ _HOMES = {
         "SessionEnded",
         "SubstrateFailed",
         "SubstrateUnavailable",
+        "UnenforcedWarning",
         "Unsupported",
     ),
     "dutyfree.images.recipes.file": ("load_recipe",),

@@ -8,6 +8,8 @@
     │   │   ├── ArchiveRefused      an archive, or an image, that is broken or means harm
     │   │   └── ImageNotFound       the store has no image of this name
     │   ├── BuildFailed             a recipe's own line failed (has .stage, .log)
+    │   ├── ActionFailed            a command failed, and the caller had asked for an error (has .observation)
+    │   │   └── PatchRefused        a patch does not apply; nothing was changed
     │   ├── Unsupported             this substrate lacks the capability
     │   ├── SandboxGone             the sandbox was destroyed before this call
     │   ├── SandboxReset            the sandbox was reset while this was under way
@@ -22,15 +24,22 @@
         ├── GuestMisbehaved         the guest broke the protocol; nothing that it sent is used
         └── DeadlineExceeded        the substrate did not answer in time
 
-A command's non-zero exit code is none of these: it is an observation.
+A command's non-zero exit code is none of these: it is an observation, unless the caller asked for `check=True`.
 """
 
 from __future__ import annotations
 
 import os
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from dutyfree.model.observation import Observation
 
 Party = Literal["caller", "capacity", "substrate", "link"]
+
+
+class UnenforcedWarning(UserWarning):
+    """A lease has a sandbox that lacks a limit or wall that was asked for; `strict=True` refuses such a sandbox."""
 
 
 class DutyfreeError(Exception):
@@ -120,6 +129,22 @@ class PortFailed(CallerError):
     def __init__(self, message: str, *, errno: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.errno = errno
+
+
+class ActionFailed(CallerError):
+    """A command did not exit with code 0, and the caller had asked for an error in that case.
+
+    The infrastructure worked: another try in a fresh sandbox is expected to give the same.
+    """
+
+    def __init__(self, message: str, *, observation: Observation | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.observation = observation
+        """What was seen of the command; None for an error that was read from JSON."""
+
+
+class PatchRefused(ActionFailed):
+    """A patch does not apply to the files as they are, or is no patch. Nothing was changed."""
 
 
 class CapacityError(DutyfreeError):

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
 from dutyfree.choose.decision import Decision
-from dutyfree.client.box import DEFAULT_PORT_TIMEOUT_S
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.egress import BoxEgress as AsyncBoxEgress
+from dutyfree.client.git import DEFAULT_GIT_TIMEOUT_S, DEFAULT_LIMIT_BYTES
+from dutyfree.client.git import BoxGit as AsyncBoxGit
 from dutyfree.client.groups import Group, Rollouts
 from dutyfree.client.host import Host as AsyncHost
 from dutyfree.client.host import LeaseOptions, Task, Value
@@ -26,7 +27,7 @@ from dutyfree.client.host_pool import DEFAULT_LASTING_S
 from dutyfree.client.host_pool import HostPool as AsyncHostPool
 from dutyfree.client.local import LocalHost as AsyncLocalHost
 from dutyfree.client.portal import Portal
-from dutyfree.client.ports import Forward
+from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward
 from dutyfree.client.process import Process as AsyncProcess
 from dutyfree.client.stream import Stream as AsyncStream
 from dutyfree.contract import DEFAULT_DIAL_TIMEOUT_S, SpanListener, Substrate
@@ -75,6 +76,7 @@ from dutyfree.model import (
     User,
     Writes,
 )
+from dutyfree.model.checked import FilePath
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
@@ -91,6 +93,7 @@ from dutyfree.substrates.options import (
 __all__ = [
     "Box",
     "BoxEgress",
+    "BoxGit",
     "Connection",
     "Files",
     "Host",
@@ -239,7 +242,7 @@ class Host:
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
         uploads: Mapping[str, str | PathLike[str]] | None = None,
         workdir: str | None = None,
@@ -249,6 +252,7 @@ class Host:
         key: str | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
+        strict: bool = False,
     ) -> Box:
         """Lease a sandbox until `box.close()`, `release(box.lease.id)`, the expiry of the lease or the host's end.
 
@@ -270,6 +274,9 @@ class Host:
         same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
         bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
         in the pool's options, and without a pool never.
+
+        If the sandbox lacks a limit or wall that was asked for, by default or not, the host gives an UnenforcedWarning,
+        once for each kind. With `strict` it gives the sandbox back, and raises Unsupported.
 
         Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required or has no
         users, CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a
@@ -297,6 +304,7 @@ class Host:
                     key=key,
                     timeout_s=timeout_s,
                     ttl_s=ttl_s,
+                    strict=strict,
                 )
             ),
             self._portal,
@@ -333,7 +341,7 @@ class Host:
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
         uploads: Mapping[str, str | PathLike[str]] | None = None,
         workdir: str | None = None,
@@ -343,6 +351,7 @@ class Host:
         key: str | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
+        strict: bool = False,
     ) -> Iterator[Box]:
         """A box for the length of the block: `acquire`, then `close`. Arguments and errors are those of `acquire`."""
         secrets = conceal(secrets)
@@ -366,6 +375,7 @@ class Host:
                 key=key,
                 timeout_s=timeout_s,
                 ttl_s=ttl_s,
+                strict=strict,
             )
         ) as inner:
             yield Box(inner, self._portal)
@@ -403,6 +413,7 @@ class Host:
         concurrency: int = 64,
         retries: int = 1,
         on_progress: Callable[[int, int], Any] | None = None,
+        logs: FilePath | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> Rollouts[Task, Value]:
         """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
@@ -412,7 +423,8 @@ class Host:
         error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
 
         The result is a list. Its `summary` says in one line what the rollouts have cost; it is also logged, by the
-        logger `dutyfree` at the level INFO.
+        logger `dutyfree` at the level INFO. With `logs`, a directory, each rollout has a file there, `00000.log` for
+        the first task and so on: what its boxes ran (`Box.log_to`), try by try, and what the work returned or raised.
         """
         lease = conceal_lease(lease)
         return self._portal.call(
@@ -423,6 +435,7 @@ class Host:
                 concurrency=concurrency,
                 retries=retries,
                 on_progress=on_progress,
+                logs=logs,
                 **lease,
             )
         )
@@ -568,9 +581,9 @@ class HostPool:
 class Box:
     """One sandbox, yours until the lease ends. Any number of calls may be in progress at the same time.
 
-    Every method raises InvalidRequest for invalid arguments, LeaseLost once the lease has ended, SandboxGone once the
-    sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that fails is no error: its
-    exit code is part of the observation.
+    Every method raises InvalidRequest for arguments of a wrong type or value, LeaseLost once the lease has ended,
+    SandboxGone once the sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that
+    fails is no error: its exit code is part of the observation.
     """
 
     _inner: AsyncBox
@@ -588,6 +601,11 @@ class Box:
     def files(self) -> Files:
         """The sandbox's files, by absolute path, with the rights of the lease's user; see `Files.as_user`."""
         return Files(self._inner.files, self._portal)
+
+    @property
+    def git(self) -> BoxGit:
+        """Changes of a git repository of the sandbox, as patches."""
+        return BoxGit(self._inner.git, self._portal)
 
     @property
     def lease(self) -> Lease:
@@ -622,11 +640,13 @@ class Box:
         command: Command,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         user: User | None = None,
+        merge: bool = False,
+        check: bool = False,
     ) -> Observation:
         """Run a shell line (str) or an argv (list) to its end and return the observation.
 
@@ -634,6 +654,12 @@ class Box:
         `truncated`. `env` is added to the sandbox's environment. Ctrl-C ends the command, not the sandbox. It runs
         as `user`, a name or a uid of the sandbox, by default as the lease's user. Raises InvalidRequest for a user that
         the sandbox does not have, and Unsupported if the substrate has no users.
+
+        With `merge`, stderr goes to stdout, in the order in which it was written, and `stderr` is empty. With `check`,
+        a command that does not exit with code 0 raises ActionFailed, which has the observation.
+
+        It returns when the command itself has ended. What it left in the background (`cmd &`) goes on, without a
+        reader, until the sandbox ends or is reset; `start` keeps hold of a process.
         """
         return self._portal.call(
             lambda: self._inner.run(
@@ -644,6 +670,8 @@ class Box:
                 stdin=stdin,
                 output_limit_bytes=output_limit_bytes,
                 user=user,
+                merge=merge,
+                check=check,
             )
         )
 
@@ -652,11 +680,12 @@ class Box:
         command: Command,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         user: User | None = None,
+        merge: bool = False,
     ) -> Stream:
         """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
         return Stream(
@@ -669,6 +698,7 @@ class Box:
                     stdin=stdin,
                     output_limit_bytes=output_limit_bytes,
                     user=user,
+                    merge=merge,
                 )
             ),
             self._portal,
@@ -678,19 +708,20 @@ class Box:
         self,
         command: Command,
         *,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
         stdin: bool = False,
         timeout_s: float | None = None,
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
+        merge: bool = False,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
-        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` is as in
-        `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a missing `cwd`) raises
-        from `Process.wait` and `Process.output`.
+        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
+        `merge` are as in `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         return Process(
             self._portal.call(
@@ -702,6 +733,7 @@ class Box:
                     timeout_s=timeout_s,
                     keep_output_bytes=keep_output_bytes,
                     user=user,
+                    merge=merge,
                 )
             ),
             self._portal,
@@ -720,7 +752,7 @@ class Box:
 
     @contextmanager
     def session(
-        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+        self, *, cwd: FilePath | None = None, env: Mapping[str, str] | None = None, user: User | None = None
     ) -> Iterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
@@ -736,7 +768,7 @@ class Box:
         *,
         rows: int = 24,
         cols: int = 80,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> Iterator[Terminal]:
@@ -788,6 +820,18 @@ class Box:
             )
         ) as inner:
             yield inner
+
+    def log_to(self, path: FilePath) -> None:
+        """Append each later `run`, `start` and session line of this box (not of its forks) to a local text file.
+
+        Of each output at most 64 KiB, of all 64 MiB. It holds commands and output, and what secrets those have, but no
+        environment. Raises InvalidRequest if the file cannot be written.
+        """
+        self._portal.call(lambda: self._inner.log_to(path))
+
+    def log(self, line: str) -> None:
+        """Add a line of your own to the log of `log_to`. Does nothing without one."""
+        self._portal.call(lambda: self._inner.log(line))
 
     @property
     def paused(self) -> bool:
@@ -903,6 +947,53 @@ class BoxEgress:
         self._portal.call(lambda: self._inner.set(egress))
 
 
+class BoxGit:
+    """Patches of a git repository in a box. Code in the sandbox decides what git says: take it as its output.
+
+    `path` is the repository, or a directory in it, which then stands for itself alone; by default the working directory
+    of the box's actions. Each method raises InvalidRequest where there is no git, ActionFailed if git fails (say, there
+    is no repository), and otherwise as `Box.run` does.
+    """
+
+    _inner: AsyncBoxGit
+
+    def __init__(self, inner: AsyncBoxGit, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def diff(
+        self,
+        path: FilePath | None = None,
+        *,
+        base: str = "HEAD",
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        timeout_s: float = DEFAULT_GIT_TIMEOUT_S,
+    ) -> bytes:
+        """The changes since `base` as a patch that `apply` takes; empty if there are none.
+
+        It has what was committed since and what was not, new files included, binary ones too, but not those that git
+        ignores. The repository and its index stay as they are. Raises FileFailed with EFBIG past `limit_bytes`.
+        """
+        return self._portal.call(
+            lambda: self._inner.diff(path, base=base, limit_bytes=limit_bytes, timeout_s=timeout_s)
+        )
+
+    def apply(
+        self,
+        patch: bytes | str,
+        path: FilePath | None = None,
+        *,
+        reverse: bool = False,
+        timeout_s: float = DEFAULT_GIT_TIMEOUT_S,
+    ) -> None:
+        """Apply a patch to the files at `path`, which need not be a repository; `reverse` takes one back.
+
+        All of it, or nothing: a patch that does not apply, or that is none, raises PatchRefused with git's reason, and
+        changes nothing. An empty one is fine.
+        """
+        self._portal.call(lambda: self._inner.apply(patch, path, reverse=reverse, timeout_s=timeout_s))
+
+
 class Stream:
     """A running action: iterate over its chunks, then call `wait` for the observation.
 
@@ -922,7 +1013,7 @@ class Stream:
         """The chunks in the order in which they arrive, until the action has ended. Raises as `Box.run` does."""
         return self._portal.iterate(aiter(self._inner))
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | str) -> None:
         """Write to the command's input; waits while its buffer is full. Raises InvalidRequest after `end_input`."""
         self._portal.call(lambda: self._inner.write(data))
 
@@ -1000,7 +1091,7 @@ class Process:
         """
         return self._portal.call(lambda: self._inner.read(offset, limit_bytes=limit_bytes, timeout_s=timeout_s))
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | str) -> None:
         """Write to the process's input; waits while its buffer is full, and does nothing once the process has ended.
 
         Raises InvalidRequest after `end_input`, and if the process was started without `stdin=True`.
@@ -1125,8 +1216,8 @@ class Terminal:
         """The next output; empty once the command has ended and all was read. Raises as `Sandbox.run` does."""
         return self._portal.call(lambda: self._inner.read())
 
-    def write(self, data: bytes) -> None:
-        """Send input, as if it was typed."""
+    def write(self, data: bytes | str) -> None:
+        """Send input, as if it was typed; text becomes UTF-8."""
         self._portal.call(lambda: self._inner.write(data))
 
     def resize(self, rows: int, cols: int) -> None:
@@ -1179,8 +1270,8 @@ class Connection:
         """The next bytes, as soon as there are some; empty once the program has closed its side and all was read."""
         return self._portal.call(lambda: self._inner.read(limit_bytes))
 
-    def write(self, data: bytes) -> None:
-        """Send all of `data`; returns when the guest has room for it. Raises InvalidRequest after `end_input`."""
+    def write(self, data: bytes | str) -> None:
+        """Send all of `data`, text as UTF-8; waits for room. Raises InvalidRequest after `end_input`."""
         self._portal.call(lambda: self._inner.write(data))
 
     def end_input(self) -> None:
@@ -1204,6 +1295,9 @@ class Connection:
 class Files:
     """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
 
+    A path is a str or a `pathlib` object; data is bytes, or a str, which becomes UTF-8. A host gives substrates text
+    and bytes alone, and raises InvalidRequest for values of other types.
+
     Every method raises FileFailed (with `errno`) for what the sandbox's kernel refused, and otherwise as
     `Sandbox.run` does. Past `timeout_s` it raises FileFailed with ETIMEDOUT, and what was under way in the sandbox is
     killed: code in there can stop a file operation for as long as it likes. The sandbox can be used as before.
@@ -1224,49 +1318,51 @@ class Files:
         return Files(self._portal.get(lambda: self._inner.as_user(user)), self._portal)
 
     def read(
-        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
         """The whole content. Raises FileFailed with EFBIG past `limit_bytes`: use `download` for big files."""
         return self._portal.call(lambda: self._inner.read(path, limit_bytes=limit_bytes, timeout_s=timeout_s))
 
-    def write(self, path: str, data: bytes, *, mode: int = 420, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    def write(
+        self, path: FilePath, data: bytes | str, *, mode: int = 420, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Replace the file in one step: a reader sees the old content or the new. Missing directories are made."""
         self._portal.call(lambda: self._inner.write(path, data, mode=mode, timeout_s=timeout_s))
 
-    def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    def append(self, path: FilePath, data: bytes | str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Add to the end of the file; creates it."""
         self._portal.call(lambda: self._inner.append(path, data, timeout_s=timeout_s))
 
-    def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+    def list(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         """The entries of a directory, sorted by name."""
         return self._portal.call(lambda: self._inner.list(path, timeout_s=timeout_s))
 
-    def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+    def stat(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         """What is at `path`; a final symlink is not followed."""
         return self._portal.call(lambda: self._inner.stat(path, timeout_s=timeout_s))
 
     def mkdir(
-        self, path: str, *, parents: bool = True, mode: int = 493, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, parents: bool = True, mode: int = 493, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
         """Make a directory; with `parents`, one that is there already is fine."""
         self._portal.call(lambda: self._inner.mkdir(path, parents=parents, mode=mode, timeout_s=timeout_s))
 
-    def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    def move(self, source: FilePath, target: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Rename, replacing the target."""
         self._portal.call(lambda: self._inner.move(source, target, timeout_s=timeout_s))
 
-    def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    def remove(self, path: FilePath, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Remove a file or an empty directory, or a whole tree; symlinks are removed, never followed."""
         self._portal.call(lambda: self._inner.remove(path, recursive=recursive, timeout_s=timeout_s))
 
-    def upload(self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
+    def upload(self, local: FilePath, path: FilePath, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
         """Stream a local file, or a local directory's tree, into the sandbox. There is no limit on its size."""
         self._portal.call(lambda: self._inner.upload(local, path, timeout_s=timeout_s))
 
     def download(
         self,
-        path: str,
-        local: str | PathLike[str],
+        path: FilePath,
+        local: FilePath,
         *,
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
@@ -1279,7 +1375,7 @@ class Files:
         """
         self._portal.call(lambda: self._inner.download(path, local, limit_bytes=limit_bytes, timeout_s=timeout_s))
 
-    def watch(self, path: str, *, recursive: bool = False) -> Watch:
+    def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
         """Watch a directory; with `recursive`, the tree below it, too. Symlinks in it are not followed.
 
         Entering the block raises FileFailed (ENOENT, ENOTDIR ...) where there is no directory. A watch is an action

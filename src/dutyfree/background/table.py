@@ -11,6 +11,7 @@ from dutyfree.background.ring import Budget, Ring
 from dutyfree.contract import Sandbox
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, SandboxGone
 from dutyfree.model import Action
+from dutyfree.model.checked import text, whole
 
 MAX_RUNNING: Final = 1024
 """The most background processes that run in one sandbox at the same time."""
@@ -39,8 +40,7 @@ class ProcessTable:
 
         It does not await anything: either the process is in the table, or nothing was started.
         """
-        if not 1 <= keep_bytes <= MAX_KEEP_BYTES:
-            raise InvalidRequest(f"keep_output_bytes is {keep_bytes}; it must lie in [1, {MAX_KEEP_BYTES}]")
+        keep_bytes = whole("keep_output_bytes", keep_bytes, least=1, most=MAX_KEEP_BYTES)
         if len(self._running) >= MAX_RUNNING:
             hint = "end some of them, or wait for one"
             raise CapacityError(f"{MAX_RUNNING} background processes run in this sandbox already", hint=hint)
@@ -57,6 +57,7 @@ class ProcessTable:
 
     def get(self, process_id: str) -> BackgroundProcess:
         """The process of that id. Raises InvalidRequest if there is none, or none any more."""
+        process_id = text("the id of a process", process_id)
         process = self._running.get(process_id) or self._finished.get(process_id)
         if process is None:
             hint = f"only the last {MAX_FINISHED} finished processes of a sandbox stay listed"

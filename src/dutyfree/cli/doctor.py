@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dutyfree.cli.outcome import ExitCode, describe_unenforced
+from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, seconds
-from dutyfree.errors import DutyfreeError, SubstrateFailed
+from dutyfree.errors import DutyfreeError, SubstrateFailed, UnenforcedWarning
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display
@@ -143,6 +144,7 @@ async def _try(name: str, timeout_s: float, display: Display) -> Finding:
 
     from dutyfree.client import local
 
+    warnings.simplefilter("ignore", UnenforcedWarning)  # the finding has it
     finding = Finding(name)
     steps = Steps(finding, display)
     try:
@@ -242,6 +244,8 @@ def _report(finding: Finding) -> None:
         lines += [_line("isolation", finding.isolation or ""), _line("one sandbox", timings)]
         lines.append(_line("can", ", ".join(finding.capabilities)))
         if finding.unenforced:
+            from dutyfree.model.spec import describe_unenforced
+
             lines.append(_line("not enforced", describe_unenforced(finding.unenforced)))
     if finding.steps:
         done = sum(step["outcome"] == "ok" for step in finding.steps)

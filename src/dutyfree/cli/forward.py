@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
 from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
-from dutyfree.cli.outcome import exit_code_of
 from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.cli.run import NO_LIMIT_BYTES, Signals
 from dutyfree.errors import InvalidRequest
@@ -122,4 +121,4 @@ async def _announce(box: Box, there: Forward, ending: Any, options: argparse.Nam
 async def _pass_output_on(command: Stream) -> int:
     async for chunk in command:
         write_all(2, chunk.data)
-    return exit_code_of(await command.wait())
+    return (await command.wait()).shell_code

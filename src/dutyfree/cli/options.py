@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dutyfree.cli.outcome import describe_unenforced
 from dutyfree.cli.quantities import SIZES, or_none, positive, size_bytes
 from dutyfree.cli.store_option import existing_store
-from dutyfree.errors import InvalidRequest
+from dutyfree.errors import InvalidRequest, UnenforcedWarning
 from dutyfree.formatting import plain
 from dutyfree.model import Egress, Image, Mount, Network, Resources, Writes
+from dutyfree.model.spec import describe_unenforced
 
 if TYPE_CHECKING:
     from dutyfree.client import Box, LocalHost
@@ -199,6 +200,7 @@ def host_for(options: argparse.Namespace) -> LocalHost:
     from dutyfree.client import LocalHost
     from dutyfree.substrates.registry import parse_options
 
+    warnings.simplefilter("ignore", UnenforcedWarning)  # `warn_of_unenforced` prints the same, for people
     chosen = parse_options(options.option)
     if options.store is not None:
         chosen["store"] = existing_store(options.store)

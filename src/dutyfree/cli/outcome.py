@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from dutyfree.errors import CallerError, DutyfreeError
 from dutyfree.formatting import plain
-
-if TYPE_CHECKING:
-    from dutyfree.model import Observation, Unenforced
 
 
 class ExitCode(IntEnum):
@@ -21,28 +16,10 @@ class ExitCode(IntEnum):
     FAILED = 1
     USAGE = 2
     INFRASTRUCTURE = 3
-    TIMED_OUT = 124
     SIGNALLED = 128
     """Plus the signal's number."""
     INTERRUPTED = 130
     BROKEN_PIPE = 141
-
-
-def exit_code_of(seen: Observation) -> int:
-    """The exit code for how the command ended."""
-    if seen.timed_out:
-        return ExitCode.TIMED_OUT
-    if seen.exit_code is not None:
-        return seen.exit_code
-    return ExitCode.SIGNALLED + (seen.signal or 0)
-
-
-def describe_unenforced(unenforced: Sequence[Unenforced]) -> str:
-    """What is not enforced, in one line; each reason is named once, after all bounds that it applies to."""
-    reasons: dict[str, list[str]] = {}
-    for each in unenforced:
-        reasons.setdefault(each.reason, []).append(each.what)
-    return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in reasons.items())
 
 
 def report_error(error: DutyfreeError, *, as_json: bool = False) -> int:

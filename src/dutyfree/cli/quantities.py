@@ -7,14 +7,16 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import SIZES, parse_size
+
+__all__ = ["DURATIONS", "SIZES", "named", "or_none", "percent", "positive", "seconds", "size_bytes", "whole"]
+
 DURATIONS: Final = "seconds, or with a unit: 250ms, 90s, 1.5m, 2h, 7d, 2w"
 """For help texts."""
-SIZES: Final = "bytes, or with a unit: 512k, 300m, 1.5GiB, 2t"
 _UNITS_S: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_UNITS_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _NUMBER: Final = r"(\d{1,15}(?:\.\d*)?|\.\d+)"
 _DURATION: Final = re.compile(rf"{_NUMBER}(ms|[smhdw]?)", re.ASCII)
-_SIZE: Final = re.compile(rf"{_NUMBER}(?:b|([kmgt])(?:i?b)?)?", re.ASCII)
 
 T = TypeVar("T")
 
@@ -29,10 +31,10 @@ def seconds(text: str) -> float:
 
 def size_bytes(text: str) -> int:
     """Bytes, from a size such as 1024, 512k, 300m, 1GiB or 2t; units are powers of 1024."""
-    match = _SIZE.fullmatch(text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write {SIZES}")
-    return int(float(match[1]) * _UNITS_BYTES[match[2] or ""])
+    try:
+        return parse_size(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def whole(text: str) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dutyfree.cli.descriptors import write_all
 from dutyfree.cli.hidden import NOT_FOUND, warn_of_hidden
 from dutyfree.cli.options import add_sandbox_options, command_words, host_for, image_for, lease, warn_of_unenforced
-from dutyfree.cli.outcome import ExitCode, exit_code_of
+from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.quantities import DURATIONS, seconds
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, Capability, Image, Observation
@@ -108,7 +108,7 @@ async def _pass_output_on(stream: Stream, words: list[str], options: argparse.Na
     if not options.quiet:
         _warn_of_limits(seen, options)
         _hint_at_a_shell(seen, words)
-    return exit_code_of(seen)
+    return seen.shell_code
 
 
 def _warn_of_limits(seen: Observation, options: argparse.Namespace) -> None:
@@ -141,7 +141,7 @@ async def _print_json(box: Box, stream: Stream) -> int:
     whole = replace(seen, stdout=b"".join(output["stdout"]), stderr=b"".join(output["stderr"]))
     unenforced = [UNENFORCED.write(each) for each in box.unenforced]
     print(dumps({**OBSERVATION.encode(whole), "unenforced": unenforced}))
-    return exit_code_of(seen)
+    return seen.shell_code
 
 
 async def _feed_input(stream: Stream) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.descriptors import write_all
 from dutyfree.cli.options import add_sandbox_options, command_words, host_for, lease, warn_of_unenforced
-from dutyfree.cli.outcome import exit_code_of
 from dutyfree.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ async def _in_a_sandbox(options: argparse.Namespace) -> int:
         async with box.terminal(command, rows=size.lines, cols=size.columns, env=env) as terminal:
             with raw_terminal():
                 await _join(terminal)
-                return exit_code_of(await terminal.wait())
+                return (await terminal.wait()).shell_code
 
 
 async def _join(terminal: Terminal) -> None:

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
-from dutyfree.client.ports import Forward, forward, wait_for_port
-from dutyfree.client.process import Process
+from dutyfree.client.action_log import ActionLog, LoggedSession
+from dutyfree.client.bound import bind_again, bind_forks, destroy_all
+from dutyfree.client.git import BoxGit
+from dutyfree.client.keeper import LeaseKeeper
+from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
+from dutyfree.client.process import UNLIMITED_BYTES, Process
 from dutyfree.client.stream import Stream
 from dutyfree.contract import DEFAULT_DIAL_TIMEOUT_S, Connection, Files, Sandbox, Session, Snapshot, Terminal
-from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.leases.binding import bind
+from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import (
@@ -30,6 +33,7 @@ from dutyfree.model import (
     User,
 )
 from dutyfree.model.action import MAX_TIMEOUT_S
+from dutyfree.model.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
 from dutyfree.pool.grants import Grant
 from dutyfree.substrates.guarded.connections import GuardedConnection
 from dutyfree.substrates.guarded.files import GuardedFiles
@@ -38,33 +42,13 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 if TYPE_CHECKING:
     from dutyfree.client.egress import BoxEgress
 
-UNLIMITED_BYTES: Final = 2**62
-"""The output limit of background processes: their ring is bounded, the output that goes through it is not."""
-DEFAULT_PORT_TIMEOUT_S = 30.0
-
-
-class LeaseKeeper(Protocol):
-    """The part of a host that its boxes need; `pool.Pool` implements it."""
-
-    def renew(self, grant: Grant, ttl_s: float | None = None) -> Lease:
-        """Set the expiry of the lease to `ttl_s` from now. Raises LeaseLost if it has ended."""
-
-    async def release(self, grant: Grant) -> None:
-        """End the lease. Idempotent."""
-
-    async def reserve_forks(self, grant: Grant, count: int) -> None:
-        """Reserve places for forks within the host's limits. Raises CapacityError."""
-
-    def forks_ended(self, grant: Grant, count: int) -> None:
-        """Free the places of forks that have ended or could not be made."""
-
 
 class Box:
     """One sandbox, yours until the lease ends. Any number of calls may be in progress at the same time.
 
-    Every method raises InvalidRequest for invalid arguments, LeaseLost once the lease has ended, SandboxGone once the
-    sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that fails is no error: its
-    exit code is part of the observation.
+    Every method raises InvalidRequest for arguments of a wrong type or value, LeaseLost once the lease has ended,
+    SandboxGone once the sandbox is dead, and a subclass of InfraFailed when the infrastructure fails. A command that
+    fails is no error: its exit code is part of the observation.
     """
 
     def __init__(self, grant: Grant, keeper: LeaseKeeper) -> None:
@@ -79,6 +63,7 @@ class Box:
         self._is_fork = False
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
+        self._log: ActionLog | None = None
 
     @property
     def id(self) -> str:
@@ -89,6 +74,11 @@ class Box:
     def files(self) -> Files:
         """The sandbox's files, by absolute path, with the rights of the lease's user; see `Files.as_user`."""
         return self._files
+
+    @property
+    def git(self) -> BoxGit:
+        """Changes of a git repository of the sandbox, as patches."""
+        return BoxGit(self.run)
 
     @property
     def lease(self) -> Lease:
@@ -127,11 +117,13 @@ class Box:
         command: Command,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         user: User | None = None,
+        merge: bool = False,
+        check: bool = False,
     ) -> Observation:
         """Run a shell line (str) or an argv (list) to its end and return the observation.
 
@@ -139,24 +131,33 @@ class Box:
         `truncated`. `env` is added to the sandbox's environment. Cancelling ends the command, not the sandbox. It runs
         as `user`, a name or a uid of the sandbox, by default as the lease's user. Raises InvalidRequest for a user that
         the sandbox does not have, and Unsupported if the substrate has no users.
+
+        With `merge`, stderr goes to stdout, in the order in which it was written, and `stderr` is empty. With `check`,
+        a command that does not exit with code 0 raises ActionFailed, which has the observation.
+
+        It returns when the command itself has ended. What it left in the background (`cmd &`) goes on, without a
+        reader, until the sandbox ends or is reset; `start` keeps hold of a process.
         """
-        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user)
+        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user, merge)
         with self._fence:
-            return await self._sandbox.run(action)
+            running = self._sandbox.run(action)
+            seen = await (running if self._log is None else self._log.observed(action.command, running))
+        return seen.check() if check else seen
 
     def stream(
         self,
         command: Command,
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         user: User | None = None,
+        merge: bool = False,
     ) -> Stream:
         """Run a command, and read its output and write its input while it runs. Arguments as in `run`."""
-        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user)
+        action = self._action(command, timeout_s, cwd, env, stdin, output_limit_bytes, user, merge)
         self._fence.check()
         return Stream(GuardedStream(self._sandbox.stream(action), self._fence))
 
@@ -164,26 +165,33 @@ class Box:
         self,
         command: Command,
         *,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
         stdin: bool = False,
         timeout_s: float | None = None,
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
+        merge: bool = False,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
-        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` is as in
-        `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a missing `cwd`) raises
-        from `Process.wait` and `Process.output`.
+        None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
+        `merge` are as in `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         limit_s = MAX_TIMEOUT_S if timeout_s is None else timeout_s
-        action = self._action(command, limit_s, cwd, env, None if stdin else b"", UNLIMITED_BYTES, user)
+        if not isinstance(stdin, bool):
+            raise wrong(
+                "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
+            )
+        action = self._action(command, limit_s, cwd, env, None if stdin else b"", UNLIMITED_BYTES, user, merge)
         await asyncio.sleep(0)  # others have their turn between the starts of a caller that starts hundreds
         self._fence.check()
-        table = self._grant.processes(self._sandbox)
-        return Process(table.start(action, keep_output_bytes), self._fence)
+        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes)
+        if self._log is not None:
+            await self._log.started(action.command, f"runs in the background as {process.id}")
+        return Process(process, self._fence)
 
     async def processes(self) -> list[ProcessInfo]:
         """The background processes of this sandbox by their start: those that run, and the last 256 that finished."""
@@ -200,18 +208,19 @@ class Box:
 
     @asynccontextmanager
     async def session(
-        self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+        self, *, cwd: FilePath | None = None, env: Mapping[str, str] | None = None, user: User | None = None
     ) -> AsyncIterator[Session]:
         """A persistent shell for the length of the block: cwd, variables, functions and jobs survive between lines.
 
         `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
         user = self._user if user is None else user
-        cwd = self._workdir if cwd is None else cwd
+        place = self._workdir if cwd is None else path_or_none("cwd", cwd)
+        wanted = Action(":", cwd=place, env=self._under(env), user=user)
         with self._fence:
-            inner = await self._sandbox.session(cwd=cwd, env=self._grant.env.under(env or {}), user=user)
+            inner = await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
         async with GuardedSession(inner, self._fence) as session:
-            yield session
+            yield session if self._log is None else LoggedSession(session, self._log)
 
     @asynccontextmanager
     async def terminal(
@@ -220,12 +229,12 @@ class Box:
         *,
         rows: int = 24,
         cols: int = 80,
-        cwd: str | None = None,
+        cwd: FilePath | None = None,
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> AsyncIterator[Terminal]:
         """A command on a pseudo-terminal for the length of the block. Raises Unsupported if the substrate has none."""
-        bound = self._grant.env.under(env or {})
+        bound, cwd = self._under(env), path_or_none("cwd", cwd)
         user = self._user if user is None else user
         cwd = self._workdir if cwd is None else cwd
         with self._fence:
@@ -240,6 +249,7 @@ class Box:
 
         Raises PortFailed where no program listens there, and Unsupported if the substrate has no ports.
         """
+        check_dial(port, address, timeout_s)
         async with self._fence:
             inner = await self._sandbox.dial(port, address=address, timeout_s=timeout_s)
         return GuardedConnection(inner, self._fence)
@@ -277,6 +287,20 @@ class Box:
         async with forward(dial, port, local_port, local_address, timeout_s) as there:
             yield there
 
+    async def log_to(self, path: FilePath) -> None:
+        """Append each later `run`, `start` and session line of this box (not of its forks) to a local text file.
+
+        Of each output at most 64 KiB, of all 64 MiB. It holds commands and output, and what secrets those have, but no
+        environment. Raises InvalidRequest if the file cannot be written.
+        """
+        title = f"lease {self.lease.id}, sandbox {self.id}"
+        self._log = await ActionLog.open(path_text("path", path), title)
+
+    async def log(self, line: str) -> None:
+        """Add a line of your own to the log of `log_to`. Does nothing without one."""
+        if text("line", line) and self._log is not None:
+            await self._log.remark(line)
+
     @property
     def paused(self) -> bool:
         """Whether the sandbox is paused."""
@@ -310,7 +334,7 @@ class Box:
         `reset` brings back that of the beginning of the lease. Raises InvalidRequest, with the limits of leases.
         """
         self._fence.check()
-        self._grant.change_env(changes)
+        self._grant.change_env(table("changes", changes))
 
     async def reset(self) -> None:
         """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
@@ -320,15 +344,7 @@ class Box:
         """
         with self._fence:
             await self._sandbox.reset()
-            try:
-                if self._restore is not None:
-                    await self._restore(self._sandbox)
-                await bind(self._sandbox, self._binding, self._grant.capabilities)
-                if self._grant.egress is not None:
-                    await self._grant.egress.bind(self._sandbox)
-            except BaseException:  # a sandbox without some of its stages or files must not be used
-                await self._sandbox.destroy()
-                raise
+            await bind_again(self._sandbox, self._binding, self._grant, self._restore)
             if not self._is_fork:
                 self._grant.restore_env()
 
@@ -338,7 +354,7 @@ class Box:
         Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
         with self._fence:
-            self._check_sealed()
+            self._grant.check_sealed()
             return await self._sandbox.snapshot()
 
     async def fork(self, count: int) -> list[Box]:
@@ -348,12 +364,13 @@ class Box:
         none. In a pool they count against its limits. Raises Unsupported if the substrate has no forks, and
         CapacityError.
         """
+        count = whole("count", count, least=1)
         with self._fence:
-            self._check_sealed()
+            self._grant.check_sealed()
             await self._keeper.reserve_forks(self._grant, count)
             try:
                 forks = await self._sandbox.fork(count)
-                await self._bind_forks(forks)
+                await bind_forks(forks, self._binding, self._grant, self._sandbox)
             except BaseException:
                 self._keeper.forks_ended(self._grant, count)
                 raise
@@ -386,17 +403,13 @@ class Box:
         forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
         self._forks = []
         was_counted = self._is_fork and self._sandbox.alive
-        ends = [self._sandbox.destroy(), *(fork.destroy() for fork in forks)]
-        outcomes = await asyncio.gather(*ends, return_exceptions=True)
-        if self._grant.egress is not None:
-            await self._grant.egress.end(self._sandbox)
+        error = await destroy_all(self._sandbox, forks, self._grant)
         if was_counted:
             self._keeper.forks_ended(self._grant, 1)
         elif not self._is_fork and forks:
             self._keeper.forks_ended(self._grant, len(forks))
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        if error is not None:
+            raise error
 
     def _dialler(self, port: int, address: str) -> Callable[[float], Awaitable[Connection]]:
         return lambda timeout_s: self.dial(port, address=address, timeout_s=timeout_s)
@@ -405,38 +418,31 @@ class Box:
         self,
         command: Command,
         timeout_s: float,
-        cwd: str | None,
+        cwd: FilePath | None,
         env: Mapping[str, str] | None,
-        stdin: bytes | None,
+        stdin: bytes | str | None,
         output_limit_bytes: int,
         user: User | None,
+        merge: bool,
     ) -> Action:
         return Action(
             command,
-            cwd=self._workdir if cwd is None else cwd,
-            env=self._grant.env.under(env) if env else self._grant.env,
-            stdin=stdin,
+            cwd=self._workdir if cwd is None else path_or_none("cwd", cwd),
+            env=self._under(env),
+            stdin=None if stdin is None else data_bytes("stdin", stdin),
             timeout_s=timeout_s,
             output_limit_bytes=output_limit_bytes,
             user=self._user if user is None else user,
+            merge=merge,
         )
+
+    def _under(self, env: Mapping[str, str] | None) -> Mapping[str, str]:
+        """The lease's environment, with an action's own over it."""
+        return self._grant.env if env is None else self._grant.env.under(table("env", env))
 
     def _fenced(self, sandbox: Sandbox) -> GuardedFiles:
         """The files of a sandbox of this lease, with the rights of the lease's user."""
         return GuardedFiles(sandbox.files if self._user is None else sandbox.files.as_user(self._user), self._fence)
-
-    async def _bind_forks(self, forks: list[Sandbox]) -> None:
-        """Write the secret files into forks, which are in memory and not copied; and serve the forks' egress."""
-        binding, egress = self._binding.of_forks(), self._grant.egress
-        if not binding.secret_files and egress is None:
-            return
-        try:
-            await asyncio.gather(*(bind(fork, binding, self._grant.capabilities) for fork in forks))
-            if egress is not None:
-                await asyncio.gather(*(egress.bind(fork, self._sandbox) for fork in forks))
-        except BaseException:
-            await asyncio.gather(*(fork.destroy() for fork in forks), return_exceptions=True)
-            raise
 
     def _forked(self, sandbox: Sandbox) -> Box:
         box = Box(self._grant, self._keeper)
@@ -446,8 +452,3 @@ class Box:
         box._is_fork = True
         box._files = self._fenced(sandbox)
         return box
-
-    def _check_sealed(self) -> None:
-        if self._grant.sealed:
-            hint = "take it before the lease, or bind no secrets"
-            raise Unsupported("a snapshot here would contain the sandbox's memory and the lease's secrets", hint=hint)

@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from dutyfree.client.action_log import logged_work
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
 from dutyfree.model.bill import duration
+from dutyfree.model.checked import FilePath, function, path_text, whole, wrong
 
 MAX_GROUP = 1024
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -55,7 +58,8 @@ async def group(
     lock: asyncio.Lock,
 ) -> AsyncIterator[Group[Box]]:
     """`count` boxes for the length of the block; see `Host.group`."""
-    least = count if at_least is None else at_least
+    least = count if at_least is None else whole("at_least", at_least, least=1)
+    whole("n", count, least=1, most=MAX_GROUP)
     if not 1 <= count <= MAX_GROUP or not 1 <= least <= count:
         raise InvalidRequest(f"a group of {count}, at least {least}: between 1 and {MAX_GROUP} are possible")
     async with AsyncExitStack() as held:
@@ -154,17 +158,25 @@ async def roll_out(
     concurrency: int,
     retries: int,
     on_progress: Callable[[int, int], Any] | None,
+    logs: FilePath | None = None,
 ) -> Rollouts[Task, Value]:
     """One rollout for each task; see `Host.map`."""
-    if concurrency < 1 or retries < 0:
-        raise InvalidRequest(f"concurrency {concurrency}, retries {retries}: use at least 1 and 0")
+    whole("concurrency", concurrency, least=1)
+    whole("retries", retries, least=0)
+    function("work", work)
+    if on_progress is not None:
+        function("on_progress", on_progress)
+    if not isinstance(tasks, Iterable):
+        raise wrong("tasks", tasks, "a list of tasks")
     todo = list(tasks)
+    directory = None if logs is None else Path(path_text("logs", logs))
     places, done, started_s = asyncio.Semaphore(concurrency), 0, time.monotonic()
 
-    async def one(task: Task) -> Rollout[Task, Value]:
+    async def one(number: int, task: Task) -> Rollout[Task, Value]:
         nonlocal done
+        own = work if directory is None else logged_work(work, directory / f"{number:05d}.log")
         async with places:
-            outcome = await _tried(task, work, lease, retries)
+            outcome = await _tried(task, own, lease, retries)
         done += 1
         if on_progress is not None:
             on_progress(done, len(todo))
@@ -172,7 +184,7 @@ async def roll_out(
 
     try:
         async with asyncio.TaskGroup() as running:
-            started = [running.create_task(one(task)) for task in todo]
+            started = [running.create_task(one(number, task)) for number, task in enumerate(todo)]
     except BaseExceptionGroup as errors:
         first = errors.exceptions[0]
         raise first from first.__cause__  # the caller gets the exception itself, not a group

@@ -16,6 +16,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
 from dutyfree.model import Bill, Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
+from dutyfree.model.checked import FilePath
 
 if TYPE_CHECKING:
     from dutyfree.client.groups import Group, Rollouts
@@ -34,7 +35,7 @@ class LeaseOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     isolation: Isolation | str
     secrets: Mapping[str, Secret | str] | None
-    files: Mapping[str, bytes] | None
+    files: Mapping[str, bytes | str] | None
     secret_files: Mapping[str, Secret | str | bytes] | None
     uploads: Mapping[str, str | PathLike[str]] | None
     workdir: str | None
@@ -43,6 +44,7 @@ class LeaseOptions(TypedDict, total=False):
     owner: str
     timeout_s: float | None
     ttl_s: float | None
+    strict: bool
 
 
 class Host(ABC):
@@ -99,7 +101,7 @@ class Host(ABC):
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
         uploads: Mapping[str, str | PathLike[str]] | None = None,
         workdir: str | None = None,
@@ -109,6 +111,7 @@ class Host(ABC):
         key: str | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
+        strict: bool = False,
     ) -> Box:
         """Lease a sandbox until `box.close()`, `release(box.lease.id)`, the expiry of the lease or the host's end.
 
@@ -130,6 +133,9 @@ class Host(ABC):
         same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
         bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
         in the pool's options, and without a pool never.
+
+        If the sandbox lacks a limit or wall that was asked for, by default or not, the host gives an UnenforcedWarning,
+        once for each kind. With `strict` it gives the sandbox back, and raises Unsupported.
 
         Raises InvalidRequest for an invalid value, Unsupported if the substrate isolates less than required or has no
         users, CapacityError when the machine is full, LeaseLost for a key whose lease has ended, BuildFailed for a
@@ -167,7 +173,7 @@ class Host(ABC):
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
         uploads: Mapping[str, str | PathLike[str]] | None = None,
         workdir: str | None = None,
@@ -177,6 +183,7 @@ class Host(ABC):
         key: str | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
+        strict: bool = False,
     ) -> AsyncIterator[Box]:
         """A box for the length of the block: `acquire`, then `close`. Arguments and errors are those of `acquire`."""
         secrets, secret_files = conceal(secrets), conceal(secret_files)
@@ -198,6 +205,7 @@ class Host(ABC):
             key=key,
             timeout_s=timeout_s,
             ttl_s=ttl_s,
+            strict=strict,
         )
         try:
             yield box
@@ -233,6 +241,7 @@ class Host(ABC):
         concurrency: int = 64,
         retries: int = 1,
         on_progress: Callable[[int, int], Any] | None = None,
+        logs: FilePath | None = None,
         **lease: Unpack[LeaseOptions],
     ) -> Rollouts[Task, Value]:
         """Run `work(box, task)` for each task in its own sandbox, `concurrency` at a time; results in task order.
@@ -242,7 +251,8 @@ class Host(ABC):
         error and no value. An exception of `work` that is not a DutyfreeError cancels all rollouts and is raised.
 
         The result is a list. Its `summary` says in one line what the rollouts have cost; it is also logged, by the
-        logger `dutyfree` at the level INFO.
+        logger `dutyfree` at the level INFO. With `logs`, a directory, each rollout has a file there, `00000.log` for
+        the first task and so on: what its boxes ran (`Box.log_to`), try by try, and what the work returned or raised.
         """
         from dutyfree.client import groups
 
@@ -253,7 +263,7 @@ class Host(ABC):
             return self.lease(image(task) if callable(image) else image, **lease)
 
         return await groups.roll_out(
-            tasks, work, leased, concurrency=concurrency, retries=retries, on_progress=on_progress
+            tasks, work, leased, concurrency=concurrency, retries=retries, on_progress=on_progress, logs=logs
         )
 
 

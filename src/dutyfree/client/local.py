@@ -16,6 +16,7 @@ from dutyfree.client.box import Box
 from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.client.specs import spec_of
+from dutyfree.client.unenforced import UnenforcedNotice
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.binding import NOTHING, Binding
@@ -35,7 +36,8 @@ from dutyfree.model import (
     User,
     Writes,
 )
-from dutyfree.pool.options import WITHOUT_A_POOL
+from dutyfree.model.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
+from dutyfree.pool.options import WITHOUT_A_POOL, PoolOptions
 
 if TYPE_CHECKING:
     from dutyfree.choose.decision import Decision
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
-    from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
     from dutyfree.substrates.options import (
         AutoOptions,
@@ -154,6 +155,12 @@ class LocalHost(Host):
         on_span: SpanListener | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(substrate, str | Substrate):
+            raise wrong("substrate", substrate, "the name of a substrate, or a Substrate")
+        if pool is not None and not isinstance(pool, PoolOptions):
+            raise wrong("pool", pool, "a PoolOptions", hint="pool=dutyfree.PoolOptions()")
+        if on_span is not None:
+            function("on_span", on_span)
         if options and not isinstance(substrate, str):
             raise InvalidRequest(f"options {sorted(options)} need a substrate's name, not a substrate")
         self._wanted = substrate
@@ -168,6 +175,7 @@ class LocalHost(Host):
         """What `bill` reads: it is kept after the end of the host."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: HostPool | None = None
+        self._unenforced = UnenforcedNotice()
         self._group_lock = asyncio.Lock()
         """Groups lease their sandboxes one group after the other. Two groups that each hold some of the pool's last
         sandboxes would wait for each other for ever."""
@@ -275,6 +283,12 @@ class LocalHost(Host):
         on_progress: Progress | None = None,
         rebuild: bool = False,
     ) -> Image:
+        if not isinstance(recipe, Recipe):
+            raise wrong("recipe", recipe, "a Recipe", hint="dutyfree.load_recipe(path) reads one from a file")
+        if name is not None:
+            text("name", name)
+        if on_progress is not None:
+            function("on_progress", on_progress)
         return (await self._built(recipe, name=name, on_progress=on_progress, rebuild=rebuild)).image
 
     async def fetch(self, name: str, *, on_progress: Progress | None = None) -> Image:
@@ -333,7 +347,7 @@ class LocalHost(Host):
         env: Mapping[str, str] | None = None,
         isolation: Isolation | str = "auto",
         secrets: Mapping[str, Secret | str] | None = None,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         secret_files: Mapping[str, Secret | str | bytes] | None = None,
         uploads: Mapping[str, str | PathLike[str]] | None = None,
         workdir: str | None = None,
@@ -343,30 +357,31 @@ class LocalHost(Host):
         key: str | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
+        strict: bool = False,
     ) -> Box:
         secrets, secret_files = conceal(secrets), conceal(secret_files)
         leasing = self._opened_leasing()
         if asyncio.get_running_loop() is not self._loop:
             raise another_loop("a host")
         _check_isolation(isolation, self._opened())
+        if not isinstance(image, Recipe | Image | str | None):
+            raise wrong("image", image, "a Recipe, an Image, the name of an image, or None")
         egress = network if isinstance(network, Egress) else None
         spec = spec_of(resources, network, writes, mounts)
         binding = NOTHING
         paths = uploads or workdir is not None
         if env or secrets or files or secret_files or paths or user is not None or egress is not None:
             binding = Binding(
-                env=env or {},
-                secrets=secrets or {},
-                files=files or {},
-                secret_files=secret_files or {},
-                uploads=uploads or {},
-                workdir=workdir,
+                env=table("env", env or {}),
+                secrets=table("secrets", secrets or {}),
+                files=contents("files", files or {}),
+                secret_files=by_path("secret_files", secret_files or {}),
+                uploads=by_path("uploads", uploads or {}),
+                workdir=path_or_none("workdir", workdir),
                 user=user,
                 egress=egress,
             )
-        timeout_s = self._pool_options.timeout_s if timeout_s is None else timeout_s
-        if not timeout_s > 0:
-            raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive")
+        timeout_s = self._pool_options.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
         started_s = time.monotonic()
         start = await leasing.image(image, timeout_s=timeout_s)
         if user == IMAGE_USER:
@@ -375,6 +390,12 @@ class LocalHost(Host):
         leasing.announcements.requested(start, spec)
         left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
+        if grant.sandbox.unenforced:
+            try:
+                self._unenforced.check(grant.sandbox.unenforced, strict=strict)
+            except BaseException:  # Unsupported, or a warning that the program's filters make an error
+                await leasing.pool.withdraw(grant)
+                raise
         box = Box(grant, leasing.pool)
         watch_box(box, grant.fence, grant.lease.id)
         return box
@@ -388,13 +409,13 @@ class LocalHost(Host):
 
     async def get(self, lease_id: str) -> Box:
         pool = self._opened_leasing().pool
-        return Box(pool.get(lease_id), pool)
+        return Box(pool.get(text("lease_id", lease_id)), pool)
 
     def leases(self) -> list[Lease]:
         return list(self._opened_leasing().pool.leases())
 
     async def release(self, lease_id: str) -> None:
-        await self._opened_leasing().pool.release_by_id(lease_id)
+        await self._opened_leasing().pool.release_by_id(text("lease_id", lease_id))
 
     def group(
         self,
@@ -409,8 +430,10 @@ class LocalHost(Host):
 
         lease = conceal_lease(lease)
         check_shared(lease)
+        if prepare is not None:
+            function("prepare", prepare)
         limit = self._pool_options.sandboxes
-        if n > limit:
+        if whole("n", n, least=1) > limit:
             raise InvalidRequest(f"a group of {n} in a pool of {limit} would wait for ever", hint="enlarge the pool")
         forks = Capability.FORK in self._opened().capabilities
         return groups.group(
@@ -446,7 +469,7 @@ def _check_isolation(wanted: Isolation | str, substrate: Substrate) -> None:
     if wanted == "auto":
         return
     labels = {each.label: each for each in Isolation}
-    if isinstance(wanted, str) and wanted not in labels:
+    if not isinstance(wanted, Isolation) and wanted not in labels:
         raise InvalidRequest(f"isolation is {wanted!r}; it can be 'auto' or one of {', '.join(labels)}")
     least = labels[wanted] if isinstance(wanted, str) else wanted
     if substrate.isolation < least:

@@ -12,8 +12,10 @@ from typing import Final
 from dutyfree.contract import Connection
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, PortFailed
 from dutyfree.model.action import check_timeout
+from dutyfree.model.checked import text
 from dutyfree.model.port import check_port
 
+DEFAULT_PORT_TIMEOUT_S = 30.0
 MAX_FORWARDED: Final = 256
 """Connections of one forward at a time; further ones are closed at once."""
 _FIRST_PAUSE_S: Final = 0.01
@@ -37,6 +39,13 @@ class Forward:
         """The address as an HTTP URL."""
         host, port = self.address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_dial(port: int, address: str, timeout_s: float) -> None:
+    """Raise InvalidRequest for what no connection can be made with."""
+    check_port(port)
+    text("address", address)
+    check_timeout(timeout_s)
 
 
 async def wait_for_port(dial: Dial, port: int, timeout_s: float) -> None:
@@ -68,6 +77,8 @@ async def forward(
     """Listen on this machine for the length of the block; each connection is carried on to the sandbox."""
     check_port(port)
     check_port(local_port, least=0)
+    check_timeout(timeout_s)
+    text("local_address", local_address)
     serving: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
 from dutyfree.leases.fence import Fence
 from dutyfree.model import DEFAULT_CHUNK_BYTES, Command, Observation, OutputChunk, ProcessInfo
+from dutyfree.model.checked import data_bytes, seconds, whole
+
+UNLIMITED_BYTES: Final = 2**62
+"""The output limit of background processes: their ring is bounded, the output that goes through it is not."""
 
 
 class Process:
@@ -46,6 +51,7 @@ class Process:
         so does a later chunk, if the process writes faster than this reader reads. Leaving the loop ends nothing.
         Raises InvalidRequest for an offset that is not reached yet.
         """
+        offset = whole("offset", offset, least=0)
         while True:
             async with self._fence:
                 chunk = await self._inner.read(offset, DEFAULT_CHUNK_BYTES)
@@ -61,16 +67,17 @@ class Process:
 
         Raises TimeoutError if there is none within `timeout_s`.
         """
-        async with self._fence, asyncio.timeout(timeout_s):
+        offset, limit_bytes = whole("offset", offset, least=0), whole("limit_bytes", limit_bytes, least=1)
+        async with self._fence, asyncio.timeout(_limit(timeout_s)):
             return await self._inner.read(offset, limit_bytes)
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | str) -> None:
         """Write to the process's input; waits while its buffer is full, and does nothing once the process has ended.
 
         Raises InvalidRequest after `end_input`, and if the process was started without `stdin=True`.
         """
         async with self._fence:
-            await self._inner.write(data)
+            await self._inner.write(data_bytes("data", data))
 
     async def end_input(self) -> None:
         """Close the process's standard input. Idempotent."""
@@ -92,5 +99,10 @@ class Process:
 
         Raises TimeoutError if the process still runs after `timeout_s`; it goes on then.
         """
-        async with self._fence, asyncio.timeout(timeout_s):
+        async with self._fence, asyncio.timeout(_limit(timeout_s)):
             return await self._inner.wait()
+
+
+def _limit(timeout_s: float | None) -> float | None:
+    """0 only looks whether it is there already."""
+    return timeout_s if timeout_s is None or timeout_s == 0 else seconds("timeout_s", timeout_s)

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Egress, Mount, Network, Resources, SandboxSpec, Writes
+from dutyfree.model.mount import check_mounts
 
 Choice = TypeVar("Choice", Network, Writes)
 DEFAULT_SPEC: Final = SandboxSpec()
@@ -24,7 +25,7 @@ def spec_of(
         resources=resources if resources is not None else DEFAULT_SPEC.resources,
         network=_choice(Network, network, "network"),
         writes=_choice(Writes, writes, "writes"),
-        mounts=tuple(mounts),
+        mounts=mounts if isinstance(mounts, tuple) else check_mounts(mounts),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Self
 
 from dutyfree.contract import ActionStream
 from dutyfree.model import Chunk, Observation
+from dutyfree.model.checked import data_bytes
 
 
 class Stream:
@@ -36,9 +37,9 @@ class Stream:
                 yield chunk
             self._seen = await self._inner.wait()
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | str) -> None:
         """Write to the command's input; waits while its buffer is full. Raises InvalidRequest after `end_input`."""
-        await self._inner.write(data)
+        await self._inner.write(data_bytes("data", data))
 
     async def end_input(self) -> None:
         """Close the command's standard input. Idempotent."""

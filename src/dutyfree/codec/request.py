@@ -117,6 +117,7 @@ def _write_action(action: Action) -> dict[str, Any]:
         "timeout_s": action.timeout_s,
         "output_limit_bytes": action.output_limit_bytes,
         **({} if action.user is None else {"user": action.user}),
+        **({"merge": True} if action.merge else {}),
     }
 
 
@@ -132,6 +133,7 @@ def _read_action(table: Table) -> Action:
         timeout_s=number,
         output_limit_bytes=natural,
         user=_user,
+        merge=flag,
     )
     if "command" not in fields:
         raise InvalidRequest("'command' is missing")

@@ -34,8 +34,8 @@ class Connection(ABC):
         """The next bytes, as soon as there are some; empty once the program has closed its side and all was read."""
 
     @abstractmethod
-    async def write(self, data: bytes) -> None:
-        """Send all of `data`; returns when the guest has room for it. Raises InvalidRequest after `end_input`."""
+    async def write(self, data: bytes | str) -> None:
+        """Send all of `data`, text as UTF-8; waits for room. Raises InvalidRequest after `end_input`."""
 
     @abstractmethod
     async def end_input(self) -> None:

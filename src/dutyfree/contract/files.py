@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from os import PathLike
 from types import TracebackType
 from typing import Self
 
 from dutyfree.errors import Unsupported
 from dutyfree.model import FileEvent, FileInfo, User
+from dutyfree.model.checked import FilePath
 
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
 DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3
@@ -40,6 +40,9 @@ class Watch(ABC):
 class Files(ABC):
     """Files of a sandbox, by absolute path. All paths are resolved inside the sandbox, symlinks included.
 
+    A path is a str or a `pathlib` object; data is bytes, or a str, which becomes UTF-8. A host gives substrates text
+    and bytes alone, and raises InvalidRequest for values of other types.
+
     Every method raises FileFailed (with `errno`) for what the sandbox's kernel refused, and otherwise as
     `Sandbox.run` does. Past `timeout_s` it raises FileFailed with ETIMEDOUT, and what was under way in the sandbox is
     killed: code in there can stop a file operation for as long as it likes. The sandbox can be used as before.
@@ -55,53 +58,53 @@ class Files(ABC):
 
     @abstractmethod
     async def read(
-        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
         """The whole content. Raises FileFailed with EFBIG past `limit_bytes`: use `download` for big files."""
 
     @abstractmethod
     async def write(
-        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, data: bytes | str, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
         """Replace the file in one step: a reader sees the old content or the new. Missing directories are made."""
 
     @abstractmethod
-    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def append(self, path: FilePath, data: bytes | str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Add to the end of the file; creates it."""
 
     @abstractmethod
-    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+    async def list(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         """The entries of a directory, sorted by name."""
 
     @abstractmethod
-    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+    async def stat(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         """What is at `path`; a final symlink is not followed."""
 
     @abstractmethod
     async def mkdir(
-        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
         """Make a directory; with `parents`, one that is there already is fine."""
 
     @abstractmethod
-    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def move(self, source: FilePath, target: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         """Rename, replacing the target."""
 
     @abstractmethod
-    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def remove(
+        self, path: FilePath, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         """Remove a file or an empty directory, or a whole tree; symlinks are removed, never followed."""
 
     @abstractmethod
-    async def upload(
-        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
-    ) -> None:
+    async def upload(self, local: FilePath, path: FilePath, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
         """Stream a local file, or a local directory's tree, into the sandbox. There is no limit on its size."""
 
     @abstractmethod
     async def download(
         self,
-        path: str,
-        local: str | PathLike[str],
+        path: FilePath,
+        local: FilePath,
         *,
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
@@ -113,7 +116,7 @@ class Files(ABC):
         `limit_bytes` is taken.
         """
 
-    def watch(self, path: str, *, recursive: bool = False) -> Watch:
+    def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
         """Watch a directory; with `recursive`, the tree below it, too. Symlinks in it are not followed.
 
         Entering the block raises FileFailed (ENOENT, ENOTDIR ...) where there is no directory. A watch is an action

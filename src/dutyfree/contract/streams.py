@@ -97,8 +97,8 @@ class Terminal(ABC):
         """The next output; empty once the command has ended and all was read. Raises as `Sandbox.run` does."""
 
     @abstractmethod
-    async def write(self, data: bytes) -> None:
-        """Send input, as if it was typed."""
+    async def write(self, data: bytes | str) -> None:
+        """Send input, as if it was typed; text becomes UTF-8."""
 
     @abstractmethod
     async def resize(self, rows: int, cols: int) -> None:

@@ -16,6 +16,7 @@ from dutyfree.errors import GuestMisbehaved, InvalidRequest, PortFailed
 from dutyfree.guest.exchanges import WINDOW_BYTES, ActionExchange, port_failure
 from dutyfree.guest.runner import Runner, milliseconds
 from dutyfree.model.action import check_timeout
+from dutyfree.model.checked import data_bytes, text, whole
 from dutyfree.model.port import check_port
 from dutyfree.wire.messages import SOCKET_WINDOW_BYTES, Mode, Run, Started
 
@@ -181,12 +182,10 @@ class GuestConnection(Connection):
         return self._local
 
     async def read(self, limit_bytes: int = DEFAULT_CONNECTION_READ_BYTES) -> bytes:
-        if limit_bytes < 1:
-            raise InvalidRequest(f"limit_bytes is {limit_bytes}; it must be at least 1")
-        return await self._stream.take(limit_bytes)
+        return await self._stream.take(whole("limit_bytes", limit_bytes, least=1))
 
-    async def write(self, data: bytes) -> None:
-        await self._stream.give(data)
+    async def write(self, data: bytes | str) -> None:
+        await self._stream.give(data_bytes("data", data))
 
     async def end_input(self) -> None:
         await self._stream.end_input()
@@ -323,7 +322,7 @@ def _broken(number: int) -> PortFailed:
 
 def _checked(address: str) -> str:
     try:
-        return str(ip_address(address))
+        return str(ip_address(text("address", address)))
     except ValueError:
         raise InvalidRequest(f"{address!r} is no address", hint="give an IPv4 or IPv6 address: 127.0.0.1") from None
 

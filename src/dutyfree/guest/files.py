@@ -8,7 +8,6 @@ import contextlib
 import errno
 import posixpath
 from collections.abc import Iterator
-from os import PathLike
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,8 @@ from dutyfree.guest.runner import Runner
 from dutyfree.guest.watch import GuestWatch
 from dutyfree.model import FileInfo, User
 from dutyfree.model.action import check_timeout
+from dutyfree.model.checked import FilePath, data_bytes, path_text, whole
+from dutyfree.model.file import MAX_MODE
 from dutyfree.wire.messages import ExitFlag
 from dutyfree.wire.records import decode_records
 
@@ -50,10 +51,9 @@ class GuestFiles(Files):
         return GuestFiles(self._runner, user=user)
 
     async def read(
-        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
-        if limit_bytes < 0:
-            raise InvalidRequest(f"limit_bytes is {limit_bytes}; it cannot be negative")
+        path, limit_bytes = _checked(path), whole("limit_bytes", limit_bytes, least=0)
         # One byte more than the limit: a file of exactly that size is fine, a longer one is not.
         words = ("read", path, "0", str(limit_bytes + 1))
         data = await self._applet(*words, timeout_s=timeout_s, output_limit_bytes=limit_bytes + 1)
@@ -62,33 +62,33 @@ class GuestFiles(Files):
         return data
 
     async def write(
-        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, data: bytes | str, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
-        await self._applet("write", path, _octal(mode), stdin=data, timeout_s=timeout_s)
+        await self._applet("write", path, _octal(mode), stdin=data_bytes("data", data), timeout_s=timeout_s)
 
-    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
-        await self._applet("append", path, stdin=data, timeout_s=timeout_s)
+    async def append(self, path: FilePath, data: bytes | str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        await self._applet("append", path, stdin=data_bytes("data", data), timeout_s=timeout_s)
 
-    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+    async def list(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         return sorted(await self._records("list", path, timeout_s), key=lambda entry: entry.name)
 
-    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+    async def stat(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
         return (await self._records("stat", path, timeout_s))[0]
 
     async def mkdir(
-        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
         await self._applet("mkdir", path, _octal(mode), str(int(parents)), timeout_s=timeout_s)
 
-    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def move(self, source: FilePath, target: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
         await self._applet("move", source, _checked(target), timeout_s=timeout_s)
 
-    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def remove(
+        self, path: FilePath, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
         await self._applet("remove", path, str(int(recursive)), timeout_s=timeout_s)
 
-    async def upload(
-        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
-    ) -> None:
+    async def upload(self, local: FilePath, path: FilePath, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
         with self._hinting():
             from dutyfree.guest import transfer  # archives are for trees alone
 
@@ -96,18 +96,18 @@ class GuestFiles(Files):
 
     async def download(
         self,
-        path: str,
-        local: str | PathLike[str],
+        path: FilePath,
+        local: FilePath,
         *,
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
-        timeout_s = check_timeout(timeout_s)
+        timeout_s, limit_bytes = check_timeout(timeout_s), whole("limit_bytes", limit_bytes, least=0)
         from dutyfree.guest import transfer
 
         await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, timeout_s, self._user)
 
-    def watch(self, path: str, *, recursive: bool = False) -> Watch:
+    def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
         return GuestWatch(self._runner, _checked(path), recursive=recursive)
 
     @contextlib.contextmanager
@@ -119,7 +119,8 @@ class GuestFiles(Files):
                 error.hint = error.hint or self._refusal_hint
             raise
 
-    async def _records(self, name: str, path: str, timeout_s: float) -> builtins.list[FileInfo]:
+    async def _records(self, name: str, given: FilePath, timeout_s: float) -> builtins.list[FileInfo]:
+        path = _checked(given)
         output = await self._applet(name, path, timeout_s=timeout_s, output_limit_bytes=_LISTING_LIMIT_BYTES)
         try:
             is_long = len(output) > _LONG_BYTES
@@ -137,16 +138,17 @@ class GuestFiles(Files):
     async def _applet(
         self,
         name: str,
-        path: str,
+        given: FilePath,
         *args: str,
         timeout_s: float,
         stdin: bytes | None = None,
         output_limit_bytes: int = 0,
     ) -> bytes:
         """The applet's output. Raises FileFailed if it failed, also for output past the limit."""
+        path = _checked(given)
         exchange = Collected(output_limit_bytes + _TEXT_LIMIT_BYTES, self._runner.known_limits)
         request = applet_request(
-            (name, _checked(path), *args),
+            (name, path, *args),
             takes_input=bool(stdin),
             timeout_s=check_timeout(timeout_s),
             output_limit_bytes=output_limit_bytes + _TEXT_LIMIT_BYTES,
@@ -162,13 +164,12 @@ class GuestFiles(Files):
         return bytes(exchange.stdout)
 
 
-def _checked(path: str) -> str:
+def _checked(given: FilePath) -> str:
+    path = path_text("path", given)
     if not posixpath.isabs(path) or "\0" in path:
         raise InvalidRequest(f"{path!r} is not an absolute path")
     return path
 
 
 def _octal(mode: int) -> str:
-    if not 0 <= mode <= 0o7777:
-        raise InvalidRequest(f"mode {mode:o} is not made of permission bits")
-    return f"{mode:o}"
+    return f"{whole('mode', mode, least=0, most=MAX_MODE):o}"

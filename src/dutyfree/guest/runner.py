@@ -93,7 +93,7 @@ class Runner:
             args=(encode_text(command),) if isinstance(command, str) else tuple(map(encode_text, command)),
             env=environment.entries(action.env),
             cwd=self.directory(action.cwd, action.user),
-            flags=flags,
+            flags=flags | RunFlag.MERGE if action.merge else flags,
             timeout_ms=milliseconds(action.timeout_s),
             output_limit=min(action.output_limit_bytes, MAX_SIZE_BYTES),
             credit=credit_bytes,

@@ -12,6 +12,7 @@ from dutyfree.errors import SandboxGone, SessionEnded, SubstrateFailed
 from dutyfree.guest.exchanges import MAX_SIZE_BYTES, Collected, Opened
 from dutyfree.guest.runner import Runner, milliseconds, paused
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Observation, User
+from dutyfree.model.checked import text
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import ExitFlag, Mode, Run
 
@@ -59,7 +60,7 @@ class GuestSession(Session):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> Observation:
-        action = Action(line, timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
+        action = Action(text("the line", line), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
         async with self._turn:
             if self._runner.channel.refuses:
                 raise paused(self._runner.sandbox_id)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from dutyfree.contract import ActionStream
-from dutyfree.errors import InvalidRequest
 from dutyfree.guest.exchanges import SIGKILL, Streamed
 from dutyfree.guest.runner import Runner
 from dutyfree.model import Action, Chunk, Observation
+from dutyfree.model.checked import whole
 from dutyfree.wire.frames import STDOUT
 from dutyfree.wire.messages import MAX_SIGNAL, RunFlag
 
@@ -49,8 +49,7 @@ class GuestActionStream(ActionStream):
         await self._exchange.end_input()
 
     async def signal(self, number: int) -> None:
-        if not 1 <= number <= MAX_SIGNAL:
-            raise InvalidRequest(f"there is no signal {number}")
+        number = whole("the signal", number, least=1, most=MAX_SIGNAL)
         if not self._exchange.finished:
             self._exchange.signal(number)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final, Self
 
 from dutyfree.contract import Terminal
-from dutyfree.errors import InvalidRequest
 from dutyfree.guest.exchanges import OnTerminal
 from dutyfree.guest.runner import Runner
 from dutyfree.model import Action, Command, Observation, User
+from dutyfree.model.checked import data_bytes, whole
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import Mode, Run, RunFlag
 
@@ -42,13 +42,14 @@ class GuestTerminal(Terminal):
         action = Action(command, cwd=cwd, env=env or {}, user=user)
         encoded_user, environment = runner.identity(user)
         exchange = OnTerminal(runner.known_limits)
+        command = action.command
         is_line = isinstance(command, str)
         request = Run(
             id=0,
             mode=Mode.SHELL if is_line else Mode.ARGV,
             args=(encode_text(command),) if isinstance(command, str) else tuple(map(encode_text, command)),
             env=environment.terminal_entries(action.env),
-            cwd=runner.directory(cwd, user),
+            cwd=runner.directory(action.cwd, user),
             flags=RunFlag.PTY | RunFlag.STDIN,
             credit=exchange.output_credit_bytes,
             rows=rows,
@@ -63,8 +64,8 @@ class GuestTerminal(Terminal):
         taken = await self._exchange.take()
         return b"" if taken is None else taken[1]
 
-    async def write(self, data: bytes) -> None:
-        await self._exchange.give(data)
+    async def write(self, data: bytes | str) -> None:
+        await self._exchange.give(data_bytes("data", data))
 
     async def resize(self, rows: int, cols: int) -> None:
         _check_size(rows, cols)
@@ -83,5 +84,5 @@ class GuestTerminal(Terminal):
 
 
 def _check_size(rows: int, cols: int) -> None:
-    if not (1 <= rows <= _MAX_SIDE and 1 <= cols <= _MAX_SIDE):
-        raise InvalidRequest(f"a terminal of {rows} rows and {cols} columns")
+    whole("rows", rows, least=1, most=_MAX_SIDE)
+    whole("cols", cols, least=1, most=_MAX_SIDE)

@@ -207,9 +207,9 @@ def _check_environment(env: Mapping[str, str], secrets: Mapping[str, Secret]) ->
     if both:
         raise InvalidRequest(f"{', '.join(both)}: in the environment and among the secrets")
     entries = _masked(env, secrets)
+    check_env(entries)
     for name in entries:
         _check_reserved(name)
-    check_env(entries)
     size_bytes = sum(len(encode_text(f"{name}={entries[name]}")) + 1 for name in entries)
     if len(entries) > MAX_ENTRIES or size_bytes > MAX_ENVIRONMENT_BYTES:
         raise InvalidRequest(

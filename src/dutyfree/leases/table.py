@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from dutyfree.errors import InvalidRequest, LeaseLost
+from dutyfree.model.checked import seconds, text
 
 MAX_NAME_CHARACTERS: Final = 256
 """The most characters of an owner's name, and of a key."""
@@ -258,10 +259,9 @@ def check_request(owner: str, key: str | None, ttl_s: float) -> None:
 
 
 def _check_ttl(ttl_s: float) -> None:
-    if not ttl_s > 0:
-        raise InvalidRequest(f"ttl_s is {ttl_s}; it must be positive")
+    seconds("ttl_s", ttl_s, finite=False)
 
 
 def _check_name(what: str, name: str) -> None:
-    if len(name) > MAX_NAME_CHARACTERS:
+    if len(text(what, name)) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(f"the {what} has {len(name)} characters; the limit is {MAX_NAME_CHARACTERS}")

@@ -39,6 +39,7 @@ from dutyfree.model import (
     Unenforced,
     User,
 )
+from dutyfree.model.checked import FilePath
 from dutyfree.substrates.forwarding import ForwardingFiles
 
 Result = TypeVar("Result")
@@ -73,6 +74,7 @@ def _foretold(action: Action, expect: Expectation) -> ForetoldAction:
         action.timeout_s,
         action.output_limit_bytes,
         action.user,
+        action.merge,
         seen,
     )
 
@@ -185,12 +187,12 @@ class NullFiles(ForwardingFiles):
         return cast(Result, None)  # of all calls except those below
 
     async def read(
-        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
         return b""
 
-    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
+    async def list(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> list[FileInfo]:
         return []
 
-    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
-        return FileInfo(path, FileKind.FILE, 0o644, 0, 0, 0, 0)
+    async def stat(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+        return FileInfo(str(path), FileKind.FILE, 0o644, 0, 0, 0, 0)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import seconds, table, text, whole, wrong
 from dutyfree.model.hostname import Address, HostName, format_authority, parse_host, split_authority
 
 DEFAULT_PORTS: Final = (80, 443)
@@ -88,13 +89,10 @@ class Egress:
         for name in ("allow", "deny", "private"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         object.__setattr__(self, "hosts", MappingProxyType(_hosts(self.hosts)))
-        if not 1 <= self.max_connections <= MAX_CONNECTIONS:
-            raise InvalidRequest(f"max_connections is {self.max_connections}; it can be 1 to {MAX_CONNECTIONS}")
-        if self.max_bytes < 0:
-            raise InvalidRequest(f"max_bytes is {self.max_bytes}; it cannot be negative")
+        whole("max_connections", self.max_connections, least=1, most=MAX_CONNECTIONS)
+        whole("max_bytes", self.max_bytes, least=0)
         for name in ("connect_timeout_s", "idle_timeout_s"):
-            if not 0 < getattr(self, name) <= MAX_WAIT_S:
-                raise InvalidRequest(f"{name} is {getattr(self, name)}; it can be up to {MAX_WAIT_S:g}")
+            seconds(name, getattr(self, name), most_s=MAX_WAIT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +141,8 @@ def static_address(text: str) -> tuple[Address, int | None]:
 def _patterns(name: str, entries: Iterable[str]) -> tuple[str, ...]:
     if isinstance(entries, str):
         raise InvalidRequest(f"egress {name} is one text; it must be a list", hint=f"{name}=[{entries!r}]")
+    if not isinstance(entries, Iterable):
+        raise wrong(f"egress {name}", entries, "a list of patterns")
     patterns = tuple(dict.fromkeys(str(Pattern.parse(each)) for each in entries))
     if len(patterns) > MAX_PATTERNS:
         raise InvalidRequest(f"egress {name} has {len(patterns)} patterns; the limit is {MAX_PATTERNS}")
@@ -150,16 +150,16 @@ def _patterns(name: str, entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _hosts(entries: Mapping[str, str]) -> dict[str, str]:
-    if len(entries) > MAX_HOSTS:
+    if len(table("egress hosts", entries)) > MAX_HOSTS:
         raise InvalidRequest(f"egress hosts has {len(entries)} names; the limit is {MAX_HOSTS}")
     normal = {}
     for name, address in entries.items():
         try:
-            host = parse_host(name)
+            host = parse_host(text("a name in egress hosts", name))
         except ValueError as error:
             raise InvalidRequest(f"egress hosts: {error}") from None
         if not isinstance(host, str):
             raise InvalidRequest(f"egress hosts: {name!r} is an address, not a name")
-        static_address(address)
+        static_address(text(f"egress hosts[{name!r:.80}]", address))
         normal[host] = address
     return normal

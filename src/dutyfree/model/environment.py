@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import table
 
 
 class CheckedEnvironment(dict[str, str]):
@@ -28,6 +29,9 @@ def check_env(env: Mapping[str, str]) -> None:
     """Raise InvalidRequest unless every entry is valid in a process's environment."""
     if isinstance(env, CheckedEnvironment):
         return
-    for name in env:  # not the values: one may be a secret, and reports of errors show locals
+    for name in table("the environment", env):  # not the values: one may be a secret, and reports of errors show locals
+        if not all(isinstance(each, str) for each in (name, env[name])):
+            kind = type(env[name]).__name__
+            raise InvalidRequest(f"environment entry {name!r:.80} has a {kind}; names and values must be text (str)")
         if not name or "=" in name or "\0" in name or "\0" in env[name]:
             raise InvalidRequest(f"environment entry {name!r} cannot be represented")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+MAX_MODE: Final = 0o7777
+"""All permission bits."""
 
 
 class FileKind(StrEnum):

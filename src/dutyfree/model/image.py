@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import all_of, text
 from dutyfree.model.environment import check_env
 
 MAX_LAYERS = 128
@@ -51,7 +52,8 @@ class Image:
         return (*self.entrypoint, *self.command) or DEFAULT_COMMAND
 
     def __post_init__(self) -> None:
-        if self.reference:
+        object.__setattr__(self, "layers", all_of(str, "layers", self.layers))
+        if text("reference", self.reference):
             self._check_reference()
         elif not self.layers and not self.over_host:
             raise InvalidRequest("an image without layers has nothing in it")
@@ -60,7 +62,7 @@ class Image:
         for layer in self.layers:
             if not _STORED.fullmatch(layer) and not _LIVE.fullmatch(layer):
                 raise InvalidRequest(f"{layer!r} does not name a layer")
-        if not self.cwd.startswith("/") or "\0" in self.cwd:
+        if not text("cwd", self.cwd).startswith("/") or "\0" in self.cwd:
             raise InvalidRequest(f"cwd {self.cwd!r} is not an absolute path")
         check_env(self.env)
         for words in ((self.user,), self.entrypoint, self.command):

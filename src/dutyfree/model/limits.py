@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Real
 
-from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import size_bytes, whole, wrong
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -22,9 +23,12 @@ class Network(StrEnum):
     """The host's own network, unfiltered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Resources:
-    """Upper bounds. `None` means unbounded; a bound that a substrate cannot enforce is reported as such."""
+    """Upper bounds. `None` means unbounded; a bound that a substrate cannot enforce is reported as such.
+
+    Sizes are bytes, or text as people write it: `Resources(memory_bytes="512m")`. Raises InvalidRequest.
+    """
 
     memory_bytes: int | None = 4 * GIB
     cpus: float | None = None
@@ -32,10 +36,24 @@ class Resources:
     disk_bytes: int | None = 2 * GIB
     """What a sandbox may write. In memory (`Writes.MEMORY`) it counts as memory, too, and gets half of that at most."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("memory_bytes", 8 * MIB), ("pids", 4), ("disk_bytes", MIB)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InvalidRequest(f"{name} is {value}; the least that works is {least}")
-        if self.cpus is not None and not 0.01 <= self.cpus <= 4096:
-            raise InvalidRequest(f"cpus is {self.cpus}; it must lie between 0.01 and 4096")
+    def __init__(
+        self,
+        memory_bytes: int | str | None = 4 * GIB,
+        cpus: float | None = None,
+        pids: int | None = 1024,
+        disk_bytes: int | str | None = 2 * GIB,
+    ) -> None:
+        values = {
+            "memory_bytes": None if memory_bytes is None else size_bytes("memory_bytes", memory_bytes, least=8 * MIB),
+            "cpus": None if cpus is None else _cpus(cpus),
+            "pids": None if pids is None else whole("pids", pids, least=4),
+            "disk_bytes": None if disk_bytes is None else size_bytes("disk_bytes", disk_bytes, least=MIB),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def _cpus(value: float) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0.01 <= value <= 4096:
+        raise wrong("cpus", value, "a number between 0.01 and 4096")
+    return value

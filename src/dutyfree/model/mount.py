@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import FilePath, all_of, path_text
 
 MAX_MOUNTS = 32
 MAX_PATH_BYTES = 1024
@@ -16,7 +17,7 @@ RESERVED = ("/proc", "/sys", "/dev", "/.dutyfree", "/.dutyfree-guest")
 """Directories that each sandbox has for itself: nothing can be mounted on or in them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Mount:
     """Shows the host's `source`, a directory or a regular file, at `target` in a sandbox, which cannot write to it.
 
@@ -24,12 +25,12 @@ class Mount:
     is made. `target` is made if it is not there. File systems that are mounted below `source` are not shown.
     """
 
-    source: str | Path
+    source: str
     target: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "source", _checked(os.fspath(self.source), "source"))
-        object.__setattr__(self, "target", _checked(os.fspath(self.target), "target"))
+    def __init__(self, source: FilePath, target: FilePath) -> None:
+        object.__setattr__(self, "source", _checked(source, "source"))
+        object.__setattr__(self, "target", _checked(target, "target"))
         if self.target == "/":
             raise InvalidRequest("a mount's target is '/'", hint="use an image to replace the whole root")
         for place in RESERVED:
@@ -39,10 +40,7 @@ class Mount:
 
 def check_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     """The mounts as a tuple. Raises InvalidRequest for too many, and for targets of which one is inside another."""
-    found = tuple(mounts)
-    for mount in found:
-        if not isinstance(mount, Mount):
-            raise InvalidRequest(f"{mount!r:.80} is not a Mount", hint="dutyfree.Mount(source, target)")
+    found = all_of(Mount, "mounts", mounts, hint="mounts=[dutyfree.Mount(source, target)]")
     if len(found) > MAX_MOUNTS:
         raise InvalidRequest(f"{len(found)} mounts; a sandbox can have {MAX_MOUNTS}")
     targets = sorted(PurePosixPath(mount.target).parts for mount in found)
@@ -57,7 +55,8 @@ def is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory if directory == "/" else f"{directory}/")
 
 
-def _checked(path: str, name: str) -> str:
+def _checked(given: FilePath, name: str) -> str:
+    path = path_text(f"a mount's {name}", given)
     if not path.startswith("/"):
         raise InvalidRequest(f"a mount's {name} is {path!r:.200}; it must be an absolute path")
     if "\0" in path or ".." in path.split("/"):

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, Self
 
+from dutyfree.errors import ActionFailed
 from dutyfree.model.phase import Phase
 from dutyfree.model.span import Span
+
+TIMED_OUT_CODE: Final = 124
+"""The exit code of a command that ran out of time, as `timeout` of coreutils has it."""
+SIGNALLED_CODE: Final = 128
+"""The exit code of a command that a signal ended is this, plus the signal's number, as shells have it."""
+_QUOTED_BYTES: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,18 @@ class Observation:
         return self.stdout.decode("utf-8", "replace")
 
     @property
+    def stderr_text(self) -> str:
+        """The standard error, decoded in the same way."""
+        return self.stderr.decode("utf-8", "replace")
+
+    @property
+    def shell_code(self) -> int:
+        """One number for how it ended, as shells give it: 124 for a timeout, 128 + N for signal N, or the exit code."""
+        if self.timed_out:
+            return TIMED_OUT_CODE
+        return self.exit_code if self.exit_code is not None else SIGNALLED_CODE + (self.signal or 0)
+
+    @property
     def ok(self) -> bool:
         """Whether the command exited with code 0."""
         return self.exit_code == 0
@@ -85,3 +104,27 @@ class Observation:
     def spans(self) -> tuple[Span, ...]:
         """Where the action's wall time went."""
         return self.timing.spans()
+
+    def check(self) -> Self:
+        """The observation itself. Raises ActionFailed, which carries it, unless the command exited with code 0."""
+        if self.ok:
+            return self
+        raise ActionFailed(f"the command {self._ending()}{self._last_words()}", observation=self)
+
+    def _ending(self) -> str:
+        if self.timed_out:
+            return "ran out of time"
+        limits = {"memory": self.oom_killed, "process": self.pids_limited, "disk": self.disk_full}
+        met = "".join(f" (the {name} limit was reached)" for name, reached in limits.items() if reached)
+        return (
+            f"was ended by signal {self.signal}" if self.exit_code is None else f"exited with {self.exit_code}"
+        ) + met
+
+    def _last_words(self) -> str:
+        """The last line that it printed, which usually has the reason: on stderr, or else on stdout."""
+        for output in (self.stderr, self.stdout):
+            lines = output[-_QUOTED_BYTES:].decode("utf-8", "replace").split("\n")
+            said = [line.strip() for line in lines if line.strip()]
+            if said:
+                return f": {said[-1]!r:.200}"
+        return ""

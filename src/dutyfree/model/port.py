@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import whole
 
 MAX_PORT = 65535
 
@@ -19,5 +19,4 @@ class ListeningPort:
 
 def check_port(port: int, *, least: int = 1) -> None:
     """Raise InvalidRequest for a number that is no port. With `least` 0, 0 stands for any free port."""
-    if not least <= port <= MAX_PORT:
-        raise InvalidRequest(f"{port} is no port: a port is a number from {least} to {MAX_PORT}")
+    whole("port", port, least=least, most=MAX_PORT)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import all_of, path_text, seconds, text, wrong
 from dutyfree.model.environment import check_env
 from dutyfree.model.limits import Network
 
@@ -28,9 +29,9 @@ class GitInput:
     target: str
 
     def __post_init__(self) -> None:
-        if not self.url or self.url.startswith("-") or "\0" in self.url:
+        if not text("url", self.url) or self.url.startswith("-") or "\0" in self.url:
             raise InvalidRequest(f"{self.url!r} is not the address of a git repository")
-        if not _COMMIT.fullmatch(self.commit):
+        if not _COMMIT.fullmatch(text("commit", self.commit)):
             hint = "a branch moves; `git rev-parse` gives the commit that it stands for"
             raise InvalidRequest(f"{self.commit!r} is not a full commit id", hint=hint)
         _check_target(self.target)
@@ -44,6 +45,7 @@ class FileInput:
     target: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "source", path_text("source", self.source))
         if not self.source or "\0" in self.source:
             raise InvalidRequest(f"{self.source!r} is not a path")
         _check_target(self.target)
@@ -67,14 +69,19 @@ class Stage:
     """For all of its lines together; not part of the digest."""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _NAME.fullmatch(text("a stage's name", self.name)):
             raise InvalidRequest(f"stage name {self.name!r}: use lower-case letters, digits, '.', '_' and '-'")
+        if isinstance(self.run, str):
+            raise wrong("run", self.run, "a tuple of shell lines", hint=f"run=({self.run!r:.80},)")
+        for name, kind in (("run", str), ("files", FileInput), ("git", GitInput)):
+            object.__setattr__(self, name, all_of(kind, name, getattr(self, name)))
+        if self.network not in list(Network):
+            raise wrong("network", self.network, f"one of {', '.join(Network)}")
         if any(not line.strip() or "\0" in line for line in self.run):
             raise InvalidRequest(f"stage {self.name!r} has an empty line to run")
         if self.cwd is not None:
             _check_target(self.cwd)
-        if not self.timeout_s > 0:
-            raise InvalidRequest(f"stage {self.name!r}: timeout_s must be positive")
+        seconds("timeout_s", self.timeout_s)
         check_env(self.env)
 
 
@@ -91,10 +98,11 @@ class Recipe:
     stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
-        kind, colon, rest = self.base.partition(":")
+        kind, colon, rest = text("base", self.base).partition(":")
         if kind not in BASE_KINDS or (kind == "host") == bool(colon) or (colon and not rest) or "\0" in rest:
             kinds = " ".join(f"{kind}:" for kind in BASE_KINDS[1:])
             raise InvalidRequest(f"base {self.base!r}: use 'host', or one of {kinds} followed by its value")
+        object.__setattr__(self, "stages", all_of(Stage, "stages", self.stages))
         if len(self.stages) > MAX_STAGES:
             raise InvalidRequest(f"a recipe has at most {MAX_STAGES} stages, not {len(self.stages)}")
         names = [stage.name for stage in self.stages]
@@ -107,5 +115,6 @@ class Recipe:
 
 
 def _check_target(path: str) -> None:
+    text("target", path)
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise InvalidRequest(f"{path!r} is not an absolute path without '..'")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import wrong
 from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
@@ -76,6 +77,14 @@ class Unenforced:
     reason: str
 
 
+def describe_unenforced(unenforced: Iterable[Unenforced]) -> str:
+    """What is not enforced, in one line; each reason is named once, after all limits that it applies to."""
+    reasons: dict[str, list[str]] = {}
+    for each in unenforced:
+        reasons.setdefault(each.reason, []).append(each.what)
+    return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in reasons.items())
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """All settings of a new sandbox."""
@@ -94,5 +103,7 @@ class SandboxSpec:
         if not _HOSTNAME.fullmatch(self.hostname):
             raise InvalidRequest(f"hostname {self.hostname!r} is not a single DNS label")
         check_env(self.env)
+        if not isinstance(self.resources, Resources):
+            raise wrong("resources", self.resources, "a Resources", hint='dutyfree.Resources(memory_bytes="512m")')
         if self.mounts:
             object.__setattr__(self, "mounts", check_mounts(self.mounts))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dutyfree.background.table import Background, ProcessTable
 from dutyfree.contract import Sandbox, SpanListener
-from dutyfree.errors import LeaseLost
+from dutyfree.errors import LeaseLost, Unsupported
 from dutyfree.leases.binding import Binding, MaskedEnvironment, bind
 from dutyfree.leases.fence import Fence
 from dutyfree.leases.secret import Secret
@@ -86,6 +86,12 @@ class Grant:
         if self.changed is not None:
             self.changed = None
             self.env = self.binding.environment(self.lease.id, self.lease.owner)
+
+    def check_sealed(self) -> None:
+        """Raise Unsupported if a snapshot or fork would contain the lease's secrets."""
+        if self.sealed:
+            hint = "take it before the lease, or bind no secrets"
+            raise Unsupported("a snapshot here would contain the sandbox's memory and the lease's secrets", hint=hint)
 
     @property
     def sandbox(self) -> Sandbox:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.checked import path_text, seconds, whole
 from dutyfree.pool.core import CoreOptions
 from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
@@ -55,12 +56,12 @@ class PoolOptions:
             ("disk_bytes", MAX_BYTES),
         ):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
-                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number from 1 to {most}")
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            raise InvalidRequest(f"timeout_s is {self.timeout_s}; it must be positive and finite")
-        if not self.ttl_s > 0:
-            raise InvalidRequest(f"ttl_s is {self.ttl_s}; it must be positive")
+            if value is not None or name in ("sandboxes", "waiting"):
+                whole(name, value, least=1, most=most)
+        seconds("timeout_s", self.timeout_s)
+        seconds("ttl_s", self.ttl_s, finite=False)
+        if self.costs is not None:
+            path_text("costs", self.costs)
 
     @property
     def limits(self) -> Limits:

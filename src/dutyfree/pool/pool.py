@@ -20,6 +20,7 @@ from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseL
 from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.table import Lease, LeaseTable, check_request
 from dutyfree.model import Bill, Capability, Phase
+from dutyfree.model.checked import seconds
 from dutyfree.pool.billing import Billing, SpanSink
 from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
 from dutyfree.pool.core import PoolCore
@@ -151,8 +152,7 @@ class Pool:
         self._check_open()
         self._grants.check(binding)
         check_request(owner, key, ttl_s)
-        if not 0 < timeout_s < math.inf:
-            raise InvalidRequest(f"timeout_s is {timeout_s}; it must be positive and finite")
+        seconds("timeout_s", timeout_s)
         now_s = self._now()
         request = Request(wanted, owner, ttl_s, key, now_s, now_s + timeout_s)
         if key is None:
@@ -187,6 +187,10 @@ class Pool:
             error = await asyncio.shield(destruction) if destruction is not None else None
         if error is not None:
             raise error
+
+    async def withdraw(self, grant: Grant) -> None:
+        """End a lease that its caller will not get; its key may be used again at once."""
+        await asyncio.shield(self._withdraw(grant))
 
     async def release_by_id(self, lease_id: str) -> None:
         """As `release`. Does nothing for a lease that has ended; raises LeaseLost for an unknown one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from os import PathLike
 from typing import TYPE_CHECKING, TypeVar
 
 from dutyfree.contract import (
@@ -23,6 +22,9 @@ from dutyfree.contract import (
     Substrate,
 )
 from dutyfree.model import Capability, FileInfo, Image, Isolation, ListeningPort, Metrics, Unenforced, Usage
+from dutyfree.model.action import check_timeout
+from dutyfree.model.checked import FilePath, data_bytes, path_text, whole
+from dutyfree.model.file import MAX_MODE
 
 if TYPE_CHECKING:
     from dutyfree.images.store import Store
@@ -140,53 +142,71 @@ class ForwardingSandbox(Sandbox):
 
 
 class ForwardingFiles(Files):
-    """Subclasses write `_call` alone: it chooses the files that a call goes to, and what happens around the call."""
+    """Subclasses write `_call` alone: it chooses the files that a call goes to, and what happens around the call.
+
+    Arguments are checked here, so that `inner` gets text, bytes and numbers alone.
+    """
 
     @abstractmethod
     async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
         """Give `operation` the files to work on, and return its result."""
 
     async def read(
-        self, path: str, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, limit_bytes: int = DEFAULT_READ_LIMIT_BYTES, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> bytes:
+        path, limit_bytes = path_text("path", path), whole("limit_bytes", limit_bytes, least=0)
+        timeout_s = check_timeout(timeout_s)
         return await self._call(lambda files: files.read(path, limit_bytes=limit_bytes, timeout_s=timeout_s))
 
     async def write(
-        self, path: str, data: bytes, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, data: bytes | str, *, mode: int = 0o644, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
+        path, data, timeout_s = path_text("path", path), data_bytes("data", data), check_timeout(timeout_s)
+        mode = whole("mode", mode, least=0, most=MAX_MODE)
         await self._call(lambda files: files.write(path, data, mode=mode, timeout_s=timeout_s))
 
-    async def append(self, path: str, data: bytes, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def append(self, path: FilePath, data: bytes | str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        path, data, timeout_s = path_text("path", path), data_bytes("data", data), check_timeout(timeout_s)
         await self._call(lambda files: files.append(path, data, timeout_s=timeout_s))
 
-    async def list(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> builtins.list[FileInfo]:
+    async def list(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> builtins.list[FileInfo]:
+        path, timeout_s = path_text("path", path), check_timeout(timeout_s)
         return await self._call(lambda files: files.list(path, timeout_s=timeout_s))
 
-    async def stat(self, path: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+    async def stat(self, path: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> FileInfo:
+        path, timeout_s = path_text("path", path), check_timeout(timeout_s)
         return await self._call(lambda files: files.stat(path, timeout_s=timeout_s))
 
     async def mkdir(
-        self, path: str, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+        self, path: FilePath, *, parents: bool = True, mode: int = 0o755, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
     ) -> None:
+        path, timeout_s = path_text("path", path), check_timeout(timeout_s)
+        mode = whole("mode", mode, least=0, most=MAX_MODE)
         await self._call(lambda files: files.mkdir(path, parents=parents, mode=mode, timeout_s=timeout_s))
 
-    async def move(self, source: str, target: str, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def move(self, source: FilePath, target: FilePath, *, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+        source, target = path_text("source", source), path_text("target", target)
+        timeout_s = check_timeout(timeout_s)
         await self._call(lambda files: files.move(source, target, timeout_s=timeout_s))
 
-    async def remove(self, path: str, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S) -> None:
+    async def remove(
+        self, path: FilePath, *, recursive: bool = False, timeout_s: float = DEFAULT_FILE_TIMEOUT_S
+    ) -> None:
+        path, timeout_s = path_text("path", path), check_timeout(timeout_s)
         await self._call(lambda files: files.remove(path, recursive=recursive, timeout_s=timeout_s))
 
-    async def upload(
-        self, local: str | PathLike[str], path: str, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S
-    ) -> None:
+    async def upload(self, local: FilePath, path: FilePath, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
+        local, path, timeout_s = path_text("local", local), path_text("path", path), check_timeout(timeout_s)
         await self._call(lambda files: files.upload(local, path, timeout_s=timeout_s))
 
     async def download(
         self,
-        path: str,
-        local: str | PathLike[str],
+        path: FilePath,
+        local: FilePath,
         *,
         limit_bytes: int = DEFAULT_DOWNLOAD_LIMIT_BYTES,
         timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S,
     ) -> None:
+        path, local, timeout_s = path_text("path", path), path_text("local", local), check_timeout(timeout_s)
+        limit_bytes = whole("limit_bytes", limit_bytes, least=0)
         await self._call(lambda files: files.download(path, local, limit_bytes=limit_bytes, timeout_s=timeout_s))

@@ -320,7 +320,7 @@ def test_requests_may_leave_fields_out() -> None:
         (ACTION, {"command": "x", "stdin": "\ud800"}, "surrogate"),
         (ACTION, {"command": "x", "env": {"TOKEN": 77}}, "a string is wanted, not a number"),
         (SPEC, {"network": "moon"}, "not one of none, bridge, host"),
-        (SPEC, {"resources": {"memory_bytes": 5}}, "the least that works"),
+        (SPEC, {"resources": {"memory_bytes": 5}}, "must be at least 8388608"),
         (SPEC, {"image": {"layers": "sha256:"}}, "a list is wanted, not a string"),
     ],
 )

@@ -29,6 +29,7 @@ from dutyfree.guest.runner import Runner, paused
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, FileEvent, Observation, User
+from dutyfree.model.checked import FilePath, path_text
 from dutyfree.model.user import check_user
 from dutyfree.substrates.engine.body import Body
 from dutyfree.substrates.engine.exec_stream import ExecActionStream
@@ -153,8 +154,8 @@ class ExecFiles(ForwardingFiles):
         check_user(user)
         return ExecFiles(self._path, user)
 
-    def watch(self, path: str, *, recursive: bool = False) -> Watch:
-        return _ExecWatch(self._path, path, recursive=recursive)
+    def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
+        return _ExecWatch(self._path, path_text("path", path), recursive=recursive)
 
     async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
         async with self._path.connected() as runner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dutyfree.contract import DEFAULT_CONNECTION_READ_BYTES, Connection, Datagrams, Listener
+from dutyfree.model.checked import data_bytes
 from dutyfree.substrates.guarded.gate import Gate
 
 
@@ -25,9 +26,9 @@ class GuardedConnection(Connection):
         async with self._gate:
             return await self._inner.read(limit_bytes)
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | str) -> None:
         async with self._gate:
-            await self._inner.write(data)
+            await self._inner.write(data_bytes("data", data))
 
     async def end_input(self) -> None:
         async with self._gate:

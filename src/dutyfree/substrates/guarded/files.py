@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from dutyfree.contract import Files, Watch
 from dutyfree.model import User
+from dutyfree.model.checked import FilePath, path_text
 from dutyfree.substrates.forwarding import ForwardingFiles
 from dutyfree.substrates.guarded.gate import Gate
 from dutyfree.substrates.guarded.parts import GuardedWatch
@@ -24,8 +25,8 @@ class GuardedFiles(ForwardingFiles):
     def as_user(self, user: User) -> Files:
         return GuardedFiles(self._inner.as_user(user), self._gate)
 
-    def watch(self, path: str, *, recursive: bool = False) -> Watch:
-        return GuardedWatch(self._inner.watch(path, recursive=recursive), self._gate)
+    def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
+        return GuardedWatch(self._inner.watch(path_text("path", path), recursive=recursive), self._gate)
 
     async def _call(self, operation: Callable[[Files], Awaitable[Result]]) -> Result:
         async with self._gate:

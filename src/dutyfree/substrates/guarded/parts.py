@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 from dutyfree.contract import ActionStream, Session, Terminal, Watch
 from dutyfree.errors import InfraFailed, SandboxGone
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Chunk, FileEvent, Observation
+from dutyfree.model.checked import data_bytes
 from dutyfree.substrates.guarded.gate import Gate
 
 T = TypeVar("T")
@@ -97,9 +98,9 @@ class GuardedTerminal(Terminal):
         async with self._gate:
             return await self._inner.read()
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | str) -> None:
         async with self._gate:
-            await self._inner.write(data)
+            await self._inner.write(data_bytes("data", data))
 
     async def resize(self, rows: int, cols: int) -> None:
         async with self._gate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.model import Action
 from dutyfree.testing import expect
 from dutyfree.testing.check import check
 from dutyfree.testing.context import Context, host_variable, run
@@ -35,6 +36,19 @@ async def shell_line(context: Context) -> None:
     seen = await run(box, "A=one; echo $A | cat; false || echo two; (exit 3); echo $? >&2")
     expect.equal((seen.stdout, seen.stderr), (b"one\ntwo\n", b"3\n"), "the output")
     expect.exited(seen)
+
+
+@check("run.merge", "merged output is one stream in the order in which it was written; for a stream, too")
+async def merge(context: Context) -> None:
+    box = await context.sandbox()
+    line = "for i in 1 2 3; do echo out $i; echo err $i >&2; done"
+    expected = b"".join(b"out %d\nerr %d\n" % (i, i) for i in (1, 2, 3))
+    seen = await box.run(Action(line, merge=True))
+    expect.equal((seen.stdout, seen.stderr, seen.stdout_bytes), (expected, b"", len(expected)), "the merged output")
+    async with box.stream(Action(line, merge=True, stdin=b"")) as stream:
+        chunks = [chunk async for chunk in stream]
+    expect.equal({chunk.stream for chunk in chunks}, {"stdout"}, "the names of the streams")
+    expect.equal(b"".join(chunk.data for chunk in chunks), expected, "the streamed output")
 
 
 @check("run.shell-syntax", "a syntax error is the shell's exit code, not a failure of the sandbox")
