@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dutyfree
+from dutyfree.client.git import BoxGit
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Action
 from dutyfree.model.checked import parse_size
@@ -198,6 +199,12 @@ def check(found: list[str | None]) -> None:
     assert found
     wrong = [each for each in found if each is not None]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("owner", "table"), [(dutyfree.Box, BOX), (dutyfree.Files, FILES), (BoxGit, GIT)])
+def test_no_method_is_left_out(owner: type, table: dict[str, dict[str, list[Any]]]) -> None:
+    methods = {name: each for name, each in vars(owner).items() if inspect.isfunction(each) and name[0] != "_"}
+    assert {name for name, each in methods.items() if len(inspect.signature(each).parameters) > 1} == set(table)
 
 
 async def test_a_box_refuses_them_and_goes_on(box: dutyfree.Box) -> None:
