@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
+from dutyfree.checked import FilePath
 from dutyfree.choose.decision import Decision
 from dutyfree.client.box import Box as AsyncBox
 from dutyfree.client.egress import BoxEgress as AsyncBoxEgress
@@ -76,7 +77,6 @@ from dutyfree.model import (
     User,
     Writes,
 )
-from dutyfree.model.checked import FilePath
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus

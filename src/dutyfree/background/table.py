@@ -8,10 +8,10 @@ from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
 from dutyfree.background.ring import Budget, Ring
+from dutyfree.checked import text, whole
 from dutyfree.contract import Sandbox
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, SandboxGone
 from dutyfree.model import Action
-from dutyfree.model.checked import text, whole
 
 MAX_RUNNING: Final = 1024
 """The most background processes that run in one sandbox at the same time."""

@@ -38,7 +38,7 @@ def register(commands: Any) -> None:
         "--between",
         nargs=2,
         metavar=("ARM", "ARM"),
-        help="compare two arms of the results BEFORE, instead of two results",
+        help="compare two arms (each a substrate with its options) of the results BEFORE, instead of two results",
     )
     parser.add_argument(
         "--threshold", type=percent, metavar="PERCENT", help="a slowdown past this is a failure (default: --effect)"

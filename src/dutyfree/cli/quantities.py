@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from dutyfree.checked import SIZES, parse_size
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import SIZES, parse_size
 
 __all__ = ["DURATIONS", "SIZES", "named", "or_none", "percent", "positive", "seconds", "size_bytes", "whole"]
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
 from dutyfree.client.action_log import ActionLog, LoggedSession
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
 from dutyfree.client.git import BoxGit
@@ -33,7 +34,6 @@ from dutyfree.model import (
     User,
 )
 from dutyfree.model.action import MAX_TIMEOUT_S
-from dutyfree.model.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
 from dutyfree.pool.grants import Grant
 from dutyfree.substrates.guarded.connections import GuardedConnection
 from dutyfree.substrates.guarded.files import GuardedFiles

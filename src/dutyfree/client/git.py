@@ -7,9 +7,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from dutyfree.checked import FilePath, data_bytes, text, whole, wrong
 from dutyfree.errors import ActionFailed, FileFailed, InvalidRequest, PatchRefused
 from dutyfree.model import Observation
-from dutyfree.model.checked import FilePath, data_bytes, text, whole, wrong
 
 DEFAULT_LIMIT_BYTES = 16 * 1024**2
 DEFAULT_GIT_TIMEOUT_S = 120.0

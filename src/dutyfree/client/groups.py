@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from dutyfree.checked import FilePath, function, path_text, whole, wrong
 from dutyfree.client.action_log import logged_work
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
 from dutyfree.model.bill import duration
-from dutyfree.model.checked import FilePath, function, path_text, whole, wrong
 
 MAX_GROUP = 1024
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
 from dutyfree.client.box import Box
 from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
@@ -36,7 +37,6 @@ from dutyfree.model import (
     User,
     Writes,
 )
-from dutyfree.model.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
 from dutyfree.pool.options import WITHOUT_A_POOL, PoolOptions
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from dutyfree.checked import text
 from dutyfree.contract import Connection
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, PortFailed
 from dutyfree.model.action import check_timeout
-from dutyfree.model.checked import text
 from dutyfree.model.port import check_port
 
 DEFAULT_PORT_TIMEOUT_S = 30.0

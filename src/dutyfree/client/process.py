@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
+from dutyfree.checked import data_bytes, seconds, whole
 from dutyfree.leases.fence import Fence
 from dutyfree.model import DEFAULT_CHUNK_BYTES, Command, Observation, OutputChunk, ProcessInfo
-from dutyfree.model.checked import data_bytes, seconds, whole
 
 UNLIMITED_BYTES: Final = 2**62
 """The output limit of background processes: their ring is bounded, the output that goes through it is not."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from dutyfree.checked import data_bytes
 from dutyfree.contract import ActionStream
 from dutyfree.model import Chunk, Observation
-from dutyfree.model.checked import data_bytes
 
 
 class Stream:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from dutyfree.checked import FilePath
 from dutyfree.errors import Unsupported
 from dutyfree.model import FileEvent, FileInfo, User
-from dutyfree.model.checked import FilePath
 
 DEFAULT_READ_LIMIT_BYTES = 64 * 1024**2
 DEFAULT_DOWNLOAD_LIMIT_BYTES = 64 * 1024**3

@@ -11,12 +11,12 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import ClassVar, Final, Self
 
+from dutyfree.checked import data_bytes, text, whole
 from dutyfree.contract import DEFAULT_CONNECTION_READ_BYTES, MAX_DATAGRAM_BYTES, Connection, Datagrams, Listener
 from dutyfree.errors import GuestMisbehaved, InvalidRequest, PortFailed
 from dutyfree.guest.exchanges import WINDOW_BYTES, ActionExchange, port_failure
 from dutyfree.guest.runner import Runner, milliseconds
 from dutyfree.model.action import check_timeout
-from dutyfree.model.checked import data_bytes, text, whole
 from dutyfree.model.port import check_port
 from dutyfree.wire.messages import SOCKET_WINDOW_BYTES, Mode, Run, Started
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dutyfree.checked import FilePath, data_bytes, path_text, whole
 from dutyfree.contract import (
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
     DEFAULT_FILE_TIMEOUT_S,
@@ -26,7 +27,6 @@ from dutyfree.guest.runner import Runner
 from dutyfree.guest.watch import GuestWatch
 from dutyfree.model import FileInfo, User
 from dutyfree.model.action import check_timeout
-from dutyfree.model.checked import FilePath, data_bytes, path_text, whole
 from dutyfree.model.file import MAX_MODE
 from dutyfree.wire.messages import ExitFlag
 from dutyfree.wire.records import decode_records

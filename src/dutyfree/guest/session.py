@@ -7,12 +7,12 @@ import signal
 from collections.abc import Mapping
 from typing import Final, Self
 
+from dutyfree.checked import text
 from dutyfree.contract import Session
 from dutyfree.errors import SandboxGone, SessionEnded, SubstrateFailed
 from dutyfree.guest.exchanges import MAX_SIZE_BYTES, Collected, Opened
 from dutyfree.guest.runner import Runner, milliseconds, paused
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Observation, User
-from dutyfree.model.checked import text
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import ExitFlag, Mode, Run
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Self
 
+from dutyfree.checked import whole
 from dutyfree.contract import ActionStream
 from dutyfree.guest.exchanges import SIGKILL, Streamed
 from dutyfree.guest.runner import Runner
 from dutyfree.model import Action, Chunk, Observation
-from dutyfree.model.checked import whole
 from dutyfree.wire.frames import STDOUT
 from dutyfree.wire.messages import MAX_SIGNAL, RunFlag
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Self
 
+from dutyfree.checked import data_bytes, whole
 from dutyfree.contract import Terminal
 from dutyfree.guest.exchanges import OnTerminal
 from dutyfree.guest.runner import Runner
 from dutyfree.model import Action, Command, Observation, User
-from dutyfree.model.checked import data_bytes, whole
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import Mode, Run, RunFlag
 

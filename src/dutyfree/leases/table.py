@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+from dutyfree.checked import seconds, text
 from dutyfree.errors import InvalidRequest, LeaseLost
-from dutyfree.model.checked import seconds, text
 
 MAX_NAME_CHARACTERS: Final = 256
 """The most characters of an owner's name, and of a key."""

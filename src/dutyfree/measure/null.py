@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar, cast
 
+from dutyfree.checked import FilePath
 from dutyfree.contract import (
     DEFAULT_FILE_TIMEOUT_S,
     DEFAULT_READ_LIMIT_BYTES,
@@ -39,7 +40,6 @@ from dutyfree.model import (
     Unenforced,
     User,
 )
-from dutyfree.model.checked import FilePath
 from dutyfree.substrates.forwarding import ForwardingFiles
 
 Result = TypeVar("Result")

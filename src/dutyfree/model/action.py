@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
+from dutyfree.checked import data_bytes, path_text, seconds, whole, wrong
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import data_bytes, path_text, seconds, whole, wrong
 from dutyfree.model.environment import check_env
 from dutyfree.model.user import User, check_user
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from dutyfree.checked import seconds, table, text, whole, wrong
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import seconds, table, text, whole, wrong
 from dutyfree.model.hostname import Address, HostName, format_authority, parse_host, split_authority
 
 DEFAULT_PORTS: Final = (80, 443)

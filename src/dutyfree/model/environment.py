@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dutyfree.checked import table
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import table
 
 
 class CheckedEnvironment(dict[str, str]):

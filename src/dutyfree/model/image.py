@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dutyfree.checked import all_of, text
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import all_of, text
 from dutyfree.model.environment import check_env
 
 MAX_LAYERS = 128

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from numbers import Real
 
-from dutyfree.model.checked import size_bytes, whole, wrong
+from dutyfree.checked import size_bytes, whole, wrong
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from dutyfree.checked import FilePath, all_of, path_text
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import FilePath, all_of, path_text
 
 MAX_MOUNTS = 32
 MAX_PATH_BYTES = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dutyfree.model.checked import whole
+from dutyfree.checked import whole
 
 MAX_PORT = 65535
 

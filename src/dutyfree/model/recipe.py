@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dutyfree.checked import all_of, path_text, seconds, text, wrong
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import all_of, path_text, seconds, text, wrong
 from dutyfree.model.environment import check_env
 from dutyfree.model.limits import Network
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dutyfree.checked import wrong
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import wrong
 from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dutyfree.checked import path_text, seconds, whole
 from dutyfree.errors import InvalidRequest
-from dutyfree.model.checked import path_text, seconds, whole
 from dutyfree.pool.core import CoreOptions
 from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy

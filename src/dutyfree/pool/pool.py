@@ -15,12 +15,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from dutyfree.checked import seconds
 from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseLost, SubstrateFailed
 from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.table import Lease, LeaseTable, check_request
 from dutyfree.model import Bill, Capability, Phase
-from dutyfree.model.checked import seconds
 from dutyfree.pool.billing import Billing, SpanSink
 from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
 from dutyfree.pool.core import PoolCore

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from dutyfree.checked import FilePath, data_bytes, path_text, whole
 from dutyfree.contract import (
     DEFAULT_DIAL_TIMEOUT_S,
     DEFAULT_DOWNLOAD_LIMIT_BYTES,
@@ -23,7 +24,6 @@ from dutyfree.contract import (
 )
 from dutyfree.model import Capability, FileInfo, Image, Isolation, ListeningPort, Metrics, Unenforced, Usage
 from dutyfree.model.action import check_timeout
-from dutyfree.model.checked import FilePath, data_bytes, path_text, whole
 from dutyfree.model.file import MAX_MODE
 
 if TYPE_CHECKING:

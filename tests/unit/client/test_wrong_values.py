@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import dutyfree
+from dutyfree.checked import parse_size
 from dutyfree.client.git import BoxGit
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Action
-from dutyfree.model.checked import parse_size
 
 NOT_SECONDS: list[Any] = ["5", "5m", math.nan, math.inf, -math.inf, -1, 0, [], True]
 NOT_WHOLE: list[Any] = ["5", 1.5, math.nan, math.inf, -1, [], None, True]

@@ -125,6 +125,7 @@ statuses = st.builds(
     **{name: numbers for name, kind in PoolStatus.__annotations__.items() if kind == "float"},
     **{name: st.none() | numbers for name, kind in PoolStatus.__annotations__.items() if kind == "float | None"},
     **{name: counts for name, kind in PoolStatus.__annotations__.items() if kind == "Mapping[str, int]"},
+    build_errors=st.dictionaries(words, words, max_size=3),
     idle_sandbox_s=st.dictionaries(words, numbers, max_size=3),
     outcomes=st.fixed_dictionaries({"kinds": counts, "counts": st.lists(rows, max_size=3)}),
 )
@@ -229,7 +230,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-PLAIN: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "float | None": None}
+PLAIN: dict[str, Any] = {"str": "x", "int": 1, "float": 1.5, "float | None": None, "Mapping[str, str]": {"x": "y"}}
 STATUS = {name: PLAIN.get(kind, {"x": 1}) for name, kind in PoolStatus.__annotations__.items()}
 ROW = {"kind": "capacity", "phase": None, "cause": "CapacityError", "count": 1}
 PHASES = (PhaseTime(Phase.CREATE, 1, 2, 3),)

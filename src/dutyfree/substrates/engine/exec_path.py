@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
+from dutyfree.checked import FilePath, path_text
 from dutyfree.contract import ActionStream, Files, Session, Terminal, Watch
 from dutyfree.errors import (
     DutyfreeError,
@@ -29,7 +30,6 @@ from dutyfree.guest.runner import Runner, paused
 from dutyfree.guest.session import GuestSession
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, FileEvent, Observation, User
-from dutyfree.model.checked import FilePath, path_text
 from dutyfree.model.user import check_user
 from dutyfree.substrates.engine.body import Body
 from dutyfree.substrates.engine.exec_stream import ExecActionStream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dutyfree.checked import data_bytes
 from dutyfree.contract import DEFAULT_CONNECTION_READ_BYTES, Connection, Datagrams, Listener
-from dutyfree.model.checked import data_bytes
 from dutyfree.substrates.guarded.gate import Gate
 
 

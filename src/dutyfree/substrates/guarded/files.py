@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from dutyfree.checked import FilePath, path_text
 from dutyfree.contract import Files, Watch
 from dutyfree.model import User
-from dutyfree.model.checked import FilePath, path_text
 from dutyfree.substrates.forwarding import ForwardingFiles
 from dutyfree.substrates.guarded.gate import Gate
 from dutyfree.substrates.guarded.parts import GuardedWatch

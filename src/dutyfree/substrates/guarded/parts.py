@@ -6,10 +6,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from dutyfree.checked import data_bytes
 from dutyfree.contract import ActionStream, Session, Terminal, Watch
 from dutyfree.errors import InfraFailed, SandboxGone
 from dutyfree.model import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Chunk, FileEvent, Observation
-from dutyfree.model.checked import data_bytes
 from dutyfree.substrates.guarded.gate import Gate
 
 T = TypeVar("T")
