@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit hosts rootless docs-test test suites bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit conformance hosts rootless docs-test test suites bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -65,6 +65,11 @@ engines: native
 unit: native
 	$(PYTEST) -q -raR --durations=20 $(BESIDE) tests --ignore tests/hosts
 	$(PYTEST) -q -raR --durations=10 -m alone tests --ignore tests/hosts
+
+# Every conformance check on every engine: `make test` makes those once that engines share. Most of an hour under emulation.
+conformance: native
+	EVERY_CHECK=1 scripts/engines during $(PYTEST) -q -raR $(BESIDE) tests/conformance/test_engines.py
+	EVERY_CHECK=1 scripts/engines during $(PYTEST) -q -raR -m alone tests/conformance/test_engines.py
 
 # Cells on hosts of every kind that this machine can make, by mounts and by Docker.
 hosts: native
