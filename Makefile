@@ -68,7 +68,7 @@ unit: native
 
 # Every conformance check on every engine: `make test` makes those once that engines share. Most of an hour under emulation.
 conformance: native
-	EVERY_CHECK=1 scripts/engines during $(PYTEST) -q -raR $(BESIDE) tests/conformance/test_engines.py
+	EVERY_CHECK=1 scripts/engines during $(PYTEST) -q -raR $(BESIDE) tests/conformance/test_engines.py tests/isolation/test_engine_probes.py
 	EVERY_CHECK=1 scripts/engines during $(PYTEST) -q -raR -m alone tests/conformance/test_engines.py
 
 # Cells on hosts of every kind that this machine can make, by mounts and by Docker.
