@@ -382,13 +382,14 @@ class LocalHost(Host):
                 egress=egress,
             )
         timeout_s = self._pool_options.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
-        started_s = time.monotonic()
+        deadline_s = time.monotonic() + timeout_s
         start = await leasing.image(image, timeout_s=timeout_s)
         if user == IMAGE_USER:
             binding = replace(binding, user=_image_user(start))
-        wanted = await leasing.find(start, spec, timeout_s, for_lease=True)
+        # A registry, a build and the queue share the caller's time. Each must have some, to give its own error.
+        wanted = await leasing.find(start, spec, max(0.001, deadline_s - time.monotonic()), for_lease=True)
         leasing.announcements.requested(start, spec)
-        left_s = max(0.001, timeout_s - (time.monotonic() - started_s))
+        left_s = max(0.001, deadline_s - time.monotonic())
         grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
         if grant.sandbox.unenforced:
             try:

@@ -21,14 +21,14 @@ def test_doctor_tries_every_substrate() -> None:
     # A bound for each, so that a busy machine does not make this test long: what is slow then has a problem to tell.
     words = [*DUTYFREE, "doctor", "--all", "--timeout", "60", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=380, env=environment)
-    told = json.loads(done.stdout)
-    found = {each["name"]: each for each in told["substrates"]}
+    printed = json.loads(done.stdout)
+    found = {each["name"]: each for each in printed["substrates"]}
     assert set(found) == set(registry.names())
-    assert told["not_tried"] == []
+    assert printed["not_tried"] == []
     assert found["process"]["works"]
     assert set(found["process"]["timings_ms"]) == {"create", "run", "destroy"}
     assert found["process"]["isolation"] == "none"
     assert done.returncode == (0 if found["cell"]["works"] else 1)
     for each in found.values():
         assert each["works"] or each["problem"]
-    assert {"kernel", "cgroups", "user namespaces", "overlayfs", "user"} <= set(told["host"])
+    assert {"kernel", "cgroups", "user namespaces", "overlayfs", "user"} <= set(printed["host"])

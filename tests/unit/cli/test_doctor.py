@@ -24,9 +24,9 @@ def test_doctor_is_readable_too() -> None:
 
 def test_json_is_one_document() -> None:
     done = subprocess.run([*DUTYFREE, "doctor", "--json", "process"], capture_output=True, text=True, timeout=100)
-    told = json.loads(done.stdout)
-    assert [each["name"] for each in told["substrates"]] == ["process"]
-    assert told["not_tried"] == []
+    printed = json.loads(done.stdout)
+    assert [each["name"] for each in printed["substrates"]] == ["process"]
+    assert printed["not_tried"] == []
 
 
 def chosen(*words: str) -> tuple[list[str], list[str]]:

@@ -72,11 +72,11 @@ async def test_a_log_that_is_full_or_cannot_be_written_fails_no_action(
     await box.log_to(tmp_path / "gone" / "log")
     (tmp_path / "gone" / "log").unlink()
     (tmp_path / "gone" / "log").mkdir()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert (await box.run("echo x")).ok
         assert (await box.run("echo x")).ok
-    assert [str(each.message).partition(" ends here")[0] for each in told] == [f"the log '{tmp_path}/gone/log'"]
+    assert [str(each.message).partition(" ends here")[0] for each in caught] == [f"the log '{tmp_path}/gone/log'"]
     with pytest.raises(InvalidRequest, match="cannot write the log"):
         await box.log_to("/proc/nothing/x")
 

@@ -161,7 +161,7 @@ async def test_the_builds_of_a_replaced_announcement_that_nothing_else_wants_are
         idle = announced._pool.status().idle_by_rung
         assert set(idle) == {"stage-2", "stage-3"}, "of the new announcement and of the other one"
         assert idle["stage-2"] >= 2
-        # It was cancelled, not failed: whoever wants it later builds it.
+        # It was cancelled, not failed: the next caller that wants it builds it.
         gate.of(alone).set_result(None)
         assert await ladders.find(alone, SPEC)
 

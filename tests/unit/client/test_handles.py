@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 import dutyfree
 from dutyfree import sync
+from dutyfree.client.leasing import Leasing
 from dutyfree.substrates.fake import Latencies
 
 POOLS = [None, dutyfree.PoolOptions(sandboxes=4)]
@@ -126,3 +128,23 @@ def test_the_client_without_await_has_the_same_handles(pool: dutyfree.PoolOption
         box.renew(60)
         box.close()
         assert host.leases() == []
+
+
+async def test_a_slow_registry_leaves_less_time_for_the_build(
+    pool: dutyfree.PoolOptions | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_s: list[float] = []
+    image, find = Leasing.image, Leasing.find
+
+    async def slow_image(self: Leasing, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await image(self, *args, **options)
+
+    async def recorded_find(self: Leasing, what: Any, spec: Any, timeout_s: float, **options: Any) -> Any:
+        given_s.append(timeout_s)
+        return await find(self, what, spec, timeout_s, **options)
+
+    monkeypatch.setattr(Leasing, "image", slow_image)
+    monkeypatch.setattr(Leasing, "find", recorded_find)
+    async with dutyfree.local("process", pool=pool) as host, host.lease(timeout_s=30):
+        assert 0 < given_s[-1] <= 29.8

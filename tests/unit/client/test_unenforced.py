@@ -47,9 +47,9 @@ async def test_each_kind_is_named_once_for_each_host() -> None:
 
 async def test_the_reason_is_part_of_the_warning() -> None:
     async with dutyfree.local("process") as host:
-        with pytest.warns(UnenforcedWarning) as told:
+        with pytest.warns(UnenforcedWarning) as caught:
             box = await host.acquire()
-        assert all(each.reason in str(told[0].message) for each in box.unenforced)
+        assert all(each.reason in str(caught[0].message) for each in box.unenforced)
         await box.close()
 
 
