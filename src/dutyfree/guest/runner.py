@@ -17,7 +17,7 @@ from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, USERS_HIN
 from dutyfree.guest.limits import LimitCounters, LimitWatch
 from dutyfree.model import Action, Observation, Timing, User
 from dutyfree.model.user import check_user
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 from dutyfree.wire.fields import encode_text
 from dutyfree.wire.messages import Exit, ExitFlag, Mode, Run, RunFlag
 
@@ -32,7 +32,7 @@ class Runner:
     def __init__(
         self,
         sandbox_id: str,
-        channel: Channel,
+        channel: ActionChannel,
         *,
         env: Mapping[str, str],
         cwd: str,
@@ -54,14 +54,14 @@ class Runner:
         self._one_user = one_user
         self._began_ns: int | None = None
 
-    def with_channel(self, channel: Channel, began_ns: int | None) -> Runner:
+    def with_channel(self, channel: ActionChannel, began_ns: int | None) -> Runner:
         """The same sandbox through another guest. Its one action began, at `began_ns`, with its start."""
         other = copy.copy(self)
         other.channel = channel
         other._began_ns = began_ns
         return other
 
-    def move_to(self, channel: Channel, limits: LimitWatch | None) -> None:
+    def move_to(self, channel: ActionChannel, limits: LimitWatch | None) -> None:
         """Send later actions to another guest, which may still be starting. Actions under way stay with the old one."""
         self.channel = channel
         self.known_limits = _UNLIMITED

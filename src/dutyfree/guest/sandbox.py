@@ -26,7 +26,7 @@ from dutyfree.guest.session import GuestSession
 from dutyfree.guest.stream import GuestActionStream
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, ListeningPort, Observation, Phase, Span, Unenforced, User
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 
 
 class GuestSandbox(Sandbox):
@@ -38,7 +38,7 @@ class GuestSandbox(Sandbox):
     def __init__(
         self,
         sandbox_id: str,
-        channel: Channel,
+        channel: ActionChannel,
         *,
         destroy: Callable[[], Awaitable[None]],
         env: Mapping[str, str],

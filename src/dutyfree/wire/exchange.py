@@ -19,7 +19,7 @@ from dutyfree.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from dutyfree.wire.channel import Channel
+    from dutyfree.wire.action_channel import ActionChannel
 
 _NOTHING: Final = memoryview(b"")
 
@@ -32,7 +32,7 @@ class Exchange(ABC):
     """
 
     id: int = 0
-    channel: Channel
+    channel: ActionChannel
     expects_started: bool = False
     """Whether the guest is to send a STARTED, which makes the exchange `up`."""
     input_window_bytes: ClassVar[int] = INPUT_WINDOW_BYTES

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.metering import with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 from dutyfree.threads import in_thread
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 
 if TYPE_CHECKING:
     from dutyfree.substrates.engine.substrate import EngineSubstrate
@@ -120,7 +120,7 @@ class EngineSandbox(ReplaceableSandbox):
     def _clock_stops(self) -> bool:
         return self._body.clock_stops
 
-    def _channels(self) -> list[Channel]:
+    def _channels(self) -> Sequence[ActionChannel]:
         return [*super()._channels(), *(() if self._exec is None else self._exec.channels)]
 
     async def reset(self) -> None:
