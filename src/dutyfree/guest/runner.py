@@ -48,10 +48,10 @@ class Runner:
         self._on_timing: Callable[[Timing], None] | None = getattr(on_span, "on_timing", None)
         """Listeners that have it take an action in one call, for which no spans need to be made."""
         self.known_limits = _UNLIMITED
-        self._cwd = cwd
+        self.cwd = cwd
         self._encoded_cwd = encode_text(cwd)
         self._limits = limits
-        self._one_user = one_user
+        self.one_user = one_user
         self._began_ns: int | None = None
 
     def with_channel(self, channel: ActionChannel, began_ns: int | None) -> Runner:
@@ -69,17 +69,17 @@ class Runner:
 
     def directory(self, cwd: str | None, user: User | None = None) -> bytes:
         """The working directory of an action with this `cwd`; empty for a user's home, which the guest knows."""
-        if user is not None and self._cwd in _ROOTS_DIRECTORIES:
+        if user is not None and self.cwd in _ROOTS_DIRECTORIES:
             return encode_text(cwd or "")
-        return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))
+        return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self.cwd, cwd))
 
     def identity(self, user: User | None) -> tuple[bytes, Environment]:
         """A RUN's user, and the environment that its entries are added to. Raises InvalidRequest, Unsupported."""
         if user is None:
             return b"", self.environment
         wanted = check_user(user)
-        if self._one_user is not None:
-            raise Unsupported(f"actions cannot run as user {wanted!r} here: {self._one_user}", hint=USERS_HINT)
+        if self.one_user is not None:
+            raise Unsupported(f"actions cannot run as user {wanted!r} here: {self.one_user}", hint=USERS_HINT)
         return encode_text(wanted), self.environment.of_users
 
     def request(self, action: Action, *, credit_bytes: int, flags: int) -> Run:
@@ -166,25 +166,35 @@ class Runner:
     ) -> Observation:
         """The observation of an action that has ended; its spans are reported."""
         timing = self.record(exchange, end, end_ns)
-        seen = known = exchange.known_limits
-        if end.exit_code != 0 and self._limits is not None:
-            seen = self.known_limits = self._limits.counters()
+        flags = self.flags(exchange, end)
         return Observation(
             exit_code=end.exit_code,
             signal=end.signal,
             stdout=stdout,
             stderr=stderr,
-            timed_out=bool(end.flags & ExitFlag.TIMED_OUT),
-            truncated=truncated or bool(end.flags & ExitFlag.TRUNCATED),
+            timed_out=bool(flags & ExitFlag.TIMED_OUT),
+            truncated=truncated or bool(flags & ExitFlag.TRUNCATED),
             stdout_bytes=max(end.stdout_bytes, len(stdout)),
             stderr_bytes=max(end.stderr_bytes, len(stderr)),
-            oom_killed=seen.oom_kills > known.oom_kills or bool(end.flags & ExitFlag.OOM_KILLED),
-            pids_limited=seen.fork_refusals > known.fork_refusals or bool(end.flags & ExitFlag.PIDS_LIMITED),
-            disk_full=end.exit_code != 0 and bool(end.flags & ExitFlag.DISK_FULL),
+            oom_killed=bool(flags & ExitFlag.OOM_KILLED),
+            pids_limited=bool(flags & ExitFlag.PIDS_LIMITED),
+            disk_full=end.exit_code != 0 and bool(flags & ExitFlag.DISK_FULL),
             cpu_ms=end.cpu_us / 1e3,
             peak_memory_bytes=end.peak_rss_bytes,
             timing=timing,
         )
+
+    def flags(self, exchange: ActionExchange, end: Exit) -> int:
+        """The flags of an action that has ended, with the limits that only this side of the sandbox counts."""
+        flags = end.flags
+        if end.exit_code != 0 and self._limits is not None:
+            known, seen = exchange.known_limits, self._limits.counters()
+            self.known_limits = seen
+            if seen.oom_kills > known.oom_kills:
+                flags |= ExitFlag.OOM_KILLED
+            if seen.fork_refusals > known.fork_refusals:
+                flags |= ExitFlag.PIDS_LIMITED
+        return flags
 
     def record(self, exchange: ActionExchange, end: Exit, end_ns: int) -> Timing:
         """The timing of an action that has ended, reported to the listener.

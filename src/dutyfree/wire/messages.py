@@ -24,6 +24,7 @@ INPUT_WINDOW_BYTES: Final = 64 * 1024
 SOCKET_WINDOW_BYTES: Final = 256 * 1024
 """The same for a connection, whose far side is quicker than most commands."""
 MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
+BOX_TAG: Final = 13
 
 
 class Mode(IntEnum):
@@ -128,6 +129,8 @@ class Run:
     cols: int = 0
     session: int = 0
     user: bytes = b""
+    box: int = 0
+    """Of a client of a node alone: which of its sandboxes. No guest gets it."""
 
     def encode(self) -> bytes:
         return encode_frame(FrameKind.RUN, self.id, self.payload())
@@ -153,6 +156,8 @@ class Run:
                 fields.append(number_field(tag, number))
         if self.user:
             fields.append(bytes_field(12, self.user))
+        if self.box:
+            fields.append(number_field(BOX_TAG, self.box))
         return b"".join(fields)
 
 
@@ -353,6 +358,7 @@ def _run(frame: Frame) -> Run:
         cols=fields.number(10, 0),
         session=fields.number(11, 0),
         user=fields.blob(12, b""),
+        box=fields.number(BOX_TAG, 0),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
 from dutyfree.errors import SandboxGone, Unsupported
+from dutyfree.guest.runner import Runner
 from dutyfree.model import (
     Action,
     ActionPath,
@@ -70,6 +71,10 @@ class EngineSandbox(ReplaceableSandbox):
     @property
     def pid(self) -> int | None:
         return self._body.pid
+
+    @property
+    def runner(self) -> Runner | None:
+        return super().runner if self._exec is None else None
 
     async def run(self, action: Action) -> Observation:
         return await (super().run(action) if self._exec is None else self._exec.run(action))
