@@ -1,0 +1,213 @@
+"""One client of the node: its stream, its calls, its actions and the boxes that it has attached to.
+
+It outlives its connections: a client that comes back within `RESUME_S` goes on where it was. After that its actions are
+killed, and the leases end that it has asked to end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from dutyfree.codec import ERROR
+from dutyfree.contract import Snapshot
+from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SubstrateFailed
+from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
+from dutyfree.protocol.resumable import ResumableStream
+from dutyfree.server.node.attached import AttachedBox
+from dutyfree.server.node.identity import Identity
+from dutyfree.server.node.relay import Relay
+from dutyfree.wire.frames import Frame, FrameKind
+from dutyfree.wire.messages import InputEnd, OutputCredit, Resize, Run, Signal, decode_host
+
+if TYPE_CHECKING:
+    from dutyfree.server.node.calls import Calls
+
+RESUME_S: Final = 30.0
+"""How long a client without a connection is waited for."""
+MAX_UNDER_WAY: Final = 8192
+"""The most calls, and the most actions, of one client at a time."""
+MAX_BOXES: Final = 16_384
+CONGESTED_BYTES: Final = 4 * 1024 * 1024
+
+
+class Caller:
+    """`calls` carries out its calls. `on_end` is called once, when it is over."""
+
+    def __init__(self, identity: Identity, calls: Calls, on_end: Callable[[Caller], None]) -> None:
+        self.id = secrets.token_hex(16)
+        self.identity = identity
+        self._calls_table = calls
+        self._on_end = on_end
+        self.stream = ResumableStream(FROM_CLIENT, self._overflow)
+        self.boxes: dict[int, AttachedBox] = {}
+        self.snapshots: dict[str, Snapshot] = {}
+        self.ends_with_it: set[str] = set()
+        """Leases that last no longer than their client."""
+        self.stalled: set[Relay] = set()
+        """Actions whose output waits until the client reads."""
+        self.is_blocked = False
+        """Whether the connection has no room."""
+        self._relays: dict[int, Relay] = {}
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._last_box = 0
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.TimerHandle | None = None
+        self.is_over = False
+
+    # The connection.
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits for the client that guests get no new credit for output."""
+        return self.is_blocked or self.stream.kept_bytes > CONGESTED_BYTES
+
+    def connect(self, write: Callable[[bytes], None], received: int) -> None:
+        """Go on over a new connection. Raises GuestMisbehaved for a count that cannot be."""
+        self.stream.connect(write, received)
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        self.is_blocked = False
+        self.unblock()
+
+    def disconnect(self) -> None:
+        """Wait for the client to come back."""
+        self.stream.disconnect()
+        if not self.is_over and self._waiting is None:
+            self._waiting = self._loop.call_later(RESUME_S, self.end)
+
+    def unblock(self) -> None:
+        """Let output go on if there is room for it."""
+        if not self.congested:
+            stalled, self.stalled = self.stalled, set()
+            for relay in stalled:
+                relay.pay()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame to the client, now or when it is back."""
+        self.stream.send(frame)
+
+    def fail(self, call_id: int, error: DutyfreeError) -> None:
+        """A call or an action of the client has failed."""
+        self.send(encode_plain(NodeFrame.FAILED, ERROR.write(error), call_id))
+
+    def end(self) -> None:
+        """The client does not come back: end all that it has under way. Idempotent."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.stream.disconnect()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        for call in self._calls.values():
+            call.cancel()
+        for relay in tuple(self._relays.values()):
+            relay.abandon()
+        self._on_end(self)
+
+    def _overflow(self) -> None:
+        self._loop.call_soon(self.end)
+
+    # Frames.
+
+    def receive(self, data: bytes) -> None:
+        """Take what the connection has brought. Raises GuestMisbehaved, after which the caller must be ended."""
+        for frame in self.stream.feed(data):
+            self._take(frame)
+        if self.stalled:
+            self.unblock()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == FrameKind.RUN:
+            self._start(frame)
+        elif frame.kind == NodeFrame.CALL:
+            self._call(frame)
+        elif frame.kind == NodeFrame.CANCEL:
+            if (call := self._calls.get(frame.id)) is not None:
+                call.cancel()
+        elif (relay := self._relays.get(frame.id)) is not None:  # otherwise it has just ended
+            self._steer(relay, frame)
+
+    def _steer(self, relay: Relay, frame: Frame) -> None:
+        if frame.kind == FrameKind.INPUT:
+            relay.take_input(frame.payload)
+            return
+        match decode_host(frame):
+            case OutputCredit(size_bytes=size_bytes):
+                relay.take_credit(size_bytes)
+            case Signal(signal=number, tree=tree):
+                relay.signal(number, tree=tree)
+            case InputEnd():
+                relay.take_input_end()
+            case Resize(rows=rows, cols=cols):
+                relay.resize(rows, cols)
+
+    def _start(self, frame: Frame) -> None:
+        self._check_new(frame.id)
+        request = decode_host(frame)
+        assert isinstance(request, Run)
+        try:
+            if len(self._relays) >= MAX_UNDER_WAY:
+                raise CapacityError(f"{MAX_UNDER_WAY} actions of this client are under way already")
+            self._relays[frame.id] = self.box(request.box).start(self, frame.id, request)
+        except DutyfreeError as error:
+            self.fail(frame.id, error)
+
+    def relay(self, client_id: int) -> Relay | None:
+        """The action that the client knows by this id, while it runs."""
+        return self._relays.get(client_id)
+
+    def relay_ended(self, client_id: int) -> None:
+        """Forget an action that has ended."""
+        if (relay := self._relays.pop(client_id, None)) is not None:
+            self.stalled.discard(relay)
+
+    # Calls.
+
+    def _call(self, frame: Frame) -> None:
+        self._check_new(frame.id)
+        arguments, body = decode_document(frame)
+        if len(self._calls) >= MAX_UNDER_WAY:
+            self.fail(frame.id, CapacityError(f"{MAX_UNDER_WAY} calls of this client are under way already"))
+            return
+        self._calls[frame.id] = self._loop.create_task(self._answer(frame.id, arguments, body))
+
+    async def _answer(self, call_id: int, arguments: Any, body: bytes) -> None:
+        try:
+            document, data = await self._calls_table.answer(self, arguments, body)
+            self.send(encode_document(NodeFrame.REPLY, call_id, document, data))
+        except DutyfreeError as error:
+            self.fail(call_id, error)
+        except asyncio.CancelledError:
+            if not self.is_over:
+                self.fail(call_id, InvalidRequest("the call was cancelled"))
+            raise
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a call of a client failed", "exception": error})
+            self.fail(call_id, SubstrateFailed(f"the node failed: {type(error).__name__}"))
+        finally:
+            del self._calls[call_id]
+
+    def _check_new(self, call_id: int) -> None:
+        if call_id in self._relays or call_id in self._calls:
+            raise GuestMisbehaved(f"the client used id {call_id} twice")
+
+    # Boxes.
+
+    def attach(self, box: Any) -> AttachedBox:
+        """Give a box a number for this client. Raises CapacityError, and Unsupported for one without a guest."""
+        if len(self.boxes) >= MAX_BOXES:
+            raise CapacityError(f"this client has {MAX_BOXES} boxes already", hint="close some of them")
+        self._last_box += 1
+        attached = AttachedBox(self._last_box, box)
+        self.boxes[self._last_box] = attached
+        return attached
+
+    def box(self, number: int) -> AttachedBox:
+        """The box of this number. Raises InvalidRequest."""
+        if (attached := self.boxes.get(number)) is None:
+            raise InvalidRequest(f"this client has no box {number}")
+        return attached
