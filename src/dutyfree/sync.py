@@ -773,6 +773,23 @@ class Box:
         with self._portal.enter(lambda: self._inner.session(cwd=cwd, env=env, user=user)) as inner:
             yield Session(inner, self._portal)
 
+    def keep_session(
+        self, name: str, *, cwd: FilePath | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
+        """A persistent shell that lives until it is closed, or until the lease ends or the sandbox is reset.
+
+        `kept_session` finds it by its name (1 to 128 characters, unique in the sandbox) from any box of the lease; the
+        task and the box that opened it may end before. Raises InvalidRequest if there is one of that name,
+        CapacityError past 64 in one sandbox, and otherwise as `session`.
+        """
+        return Session(
+            self._portal.call(lambda: self._inner.keep_session(name, cwd=cwd, env=env, user=user)), self._portal
+        )
+
+    def kept_session(self, name: str) -> Session:
+        """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
+        return Session(self._portal.get(lambda: self._inner.kept_session(name)), self._portal)
+
     @contextmanager
     def terminal(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -218,13 +219,34 @@ class Box:
 
         `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
-        user = self._user if user is None else user
-        place = self._workdir if cwd is None else path_or_none("cwd", cwd)
-        wanted = Action(":", cwd=place, env=self._under(env), user=user)
         with self._fence:
-            inner = await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
-        async with GuardedSession(inner, self._fence) as session:
-            yield session if self._log is None else LoggedSession(session, self._log)
+            inner = await self._open_session(cwd, env, user)
+        async with self._fenced_session(inner) as session:
+            yield session
+
+    async def keep_session(
+        self,
+        name: str,
+        *,
+        cwd: FilePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: User | None = None,
+    ) -> Session:
+        """A persistent shell that lives until it is closed, or until the lease ends or the sandbox is reset.
+
+        `kept_session` finds it by its name (1 to 128 characters, unique in the sandbox) from any box of the lease; the
+        task and the box that opened it may end before. Raises InvalidRequest if there is one of that name,
+        CapacityError past 64 in one sandbox, and otherwise as `session`.
+        """
+        opening = partial(self._open_session, cwd, env, user)
+        with self._fence:
+            inner = await self._grant.processes(self._sandbox).sessions.keep(name, opening)
+        return self._fenced_session(inner)
+
+    def kept_session(self, name: str) -> Session:
+        """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
+        self._fence.check()
+        return self._fenced_session(self._grant.processes(self._sandbox).sessions.get(name))
 
     @asynccontextmanager
     async def terminal(
@@ -447,6 +469,16 @@ class Box:
     def _under(self, env: Mapping[str, str] | None) -> Mapping[str, str]:
         """The lease's environment, with an action's own over it."""
         return self._grant.env if env is None else self._grant.env.under(table("env", env))
+
+    async def _open_session(self, cwd: FilePath | None, env: Mapping[str, str] | None, user: User | None) -> Session:
+        user = self._user if user is None else user
+        place = self._workdir if cwd is None else path_or_none("cwd", cwd)
+        wanted = Action(":", cwd=place, env=self._under(env), user=user)
+        return await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
+
+    def _fenced_session(self, inner: Session) -> Session:
+        session = GuardedSession(inner, self._fence)
+        return session if self._log is None else LoggedSession(session, self._log)
 
     def _fenced(self, sandbox: Sandbox) -> GuardedFiles:
         """The files of a sandbox of this lease, with the rights of the lease's user."""
