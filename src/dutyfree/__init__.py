@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         SessionEnded,
         SubstrateFailed,
         SubstrateUnavailable,
+        Unauthenticated,
         UnenforcedWarning,
         Unsupported,
     )
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     )
     from dutyfree.pool.options import PoolOptions
     from dutyfree.pool.status import PoolStatus
+    from dutyfree.remote.host import RemoteHost, connect
 
 __version__ = "0.1.0"
 
@@ -135,6 +137,7 @@ __all__ = [
     "PatchRefused",
     "PortFailed",
     "Recipe",
+    "RemoteHost",
     "Resources",
     "Rollout",
     "Rollouts",
@@ -152,6 +155,7 @@ __all__ = [
     "SubstrateFailed",
     "SubstrateUnavailable",
     "Terminal",
+    "Unauthenticated",
     "Unenforced",
     "UnenforcedWarning",
     "Unsupported",
@@ -159,6 +163,7 @@ __all__ = [
     "Watch",
     "Writes",
     "__version__",
+    "connect",
     "load_recipe",
     "local",
     "python_mounts",
@@ -199,6 +204,7 @@ _HOMES = {
         "SessionEnded",
         "SubstrateFailed",
         "SubstrateUnavailable",
+        "Unauthenticated",
         "UnenforcedWarning",
         "Unsupported",
     ),
@@ -237,6 +243,7 @@ _HOMES = {
     ),
     "dutyfree.pool.options": ("PoolOptions",),
     "dutyfree.pool.status": ("PoolStatus",),
+    "dutyfree.remote.host": ("RemoteHost", "connect"),
 }
 """The names of each module that are also names of this package. A test compares them with the imports above."""
 

@@ -80,6 +80,7 @@ from dutyfree.model import (
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
+from dutyfree.remote.host import RemoteHost as AsyncRemoteHost
 from dutyfree.substrates.options import (
     AutoOptions,
     CellOptions,
@@ -100,12 +101,14 @@ __all__ = [
     "HostPool",
     "LocalHost",
     "Process",
+    "RemoteHost",
     "Session",
     "Snapshot",
     "Stream",
     "Terminal",
     "Watch",
     "local",
+    "connect",
 ]
 
 
@@ -185,6 +188,23 @@ def local(
     span when it ends: those of leases, and those of what the pool does in the background.
     """
     return LocalHost(AsyncLocalHost(substrate, pool=pool, on_span=on_span, **options), Portal())
+
+
+def connect(
+    url: str,
+    *,
+    token: str | Secret | None = None,
+    ca_file: str | Path | None = None,
+    on_span: SpanListener | None = None,
+) -> RemoteHost:
+    """A host on another machine, or in another process, to be used in `with`.
+
+    `url` is `http://host:port`, `https://host:port`, or `unix:/path` of a server on this machine. `token` is one that
+    `dutyfree token create` has printed there; by default that of the environment variable DUTYFREE_TOKEN. A server's
+    certificate is checked by those of the system, or by `ca_file`. `on_span` is called with the spans of this client's
+    leases. A connection that is lost for a moment comes back by itself, and nothing is lost or done twice.
+    """
+    return RemoteHost(AsyncRemoteHost(url, token=token, ca_file=ca_file, on_span=on_span), Portal())
 
 
 class Host:
@@ -496,6 +516,32 @@ class LocalHost(Host):
     def store(self) -> Store:
         """The store of images. Raises Unsupported if the substrate has no images."""
         return self._inner.store
+
+
+class RemoteHost(Host):
+    """Gives out leases on a server's sandboxes while its `with` block lasts.
+
+    A lease without `ttl_s` ends with the block at the latest, and soon after a client that was killed. A lease with
+    `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
+
+    Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    """
+
+    _inner: AsyncRemoteHost
+
+    def __init__(self, inner: AsyncRemoteHost, portal: Portal) -> None:
+        super().__init__(inner, portal)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._inner.url
+
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a lease may name no image."""
+        return self._inner.has_default_image
 
 
 class HostPool:

@@ -465,6 +465,11 @@ class LocalHost(Host):
         return self._leasing
 
 
+def watch_ends(host: LocalHost, listener: Callable[[Lease, str], None]) -> None:
+    """Call `listener` with each lease of an open host that has ended, and how: for a server, which keeps records."""
+    host._opened_leasing().pool.on_end = lambda grant: listener(grant.lease, grant.fence.how)
+
+
 def _image_user(image: Recipe | Image) -> User | None:
     """The user that an image names; None, which is root, if it names none. Raises InvalidRequest without an image."""
     if not isinstance(image, Image) or image.reference or image == Image():

@@ -140,7 +140,6 @@ class HostFacts:
     isolation: Isolation
     capabilities: frozenset[Capability]
     has_default_image: bool
-    has_pool: bool
     version: str
 
 
@@ -150,8 +149,7 @@ def _write_host(facts: HostFacts) -> dict[str, Any]:
         "isolation": facts.isolation.label,
         "capabilities": sorted(str(each) for each in facts.capabilities),
         "has_default_image": facts.has_default_image,
-        "has_pool": facts.has_pool,
-        "version": facts.version,
+        "release": facts.version,
     }
 
 
@@ -164,8 +162,7 @@ def _read_host(table: Table) -> HostFacts:
         isolation=table.required("isolation", _isolation),
         capabilities=frozenset(known[each] for each in names if each in known),
         has_default_image=table.required("has_default_image", flag),
-        has_pool=table.required("has_pool", flag),
-        version=table.required("version", text),
+        version=table.required("release", text),
     )
 
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
 from dutyfree.contract import Snapshot
 from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SubstrateFailed
@@ -24,6 +25,7 @@ from dutyfree.wire.messages import InputEnd, OutputCredit, Resize, Run, Signal, 
 
 if TYPE_CHECKING:
     from dutyfree.server.node.calls import Calls
+    from dutyfree.server.node.node import Node
 
 RESUME_S: Final = 30.0
 """How long a client without a connection is waited for."""
@@ -36,11 +38,14 @@ CONGESTED_BYTES: Final = 4 * 1024 * 1024
 class Caller:
     """`calls` carries out its calls. `on_end` is called once, when it is over."""
 
-    def __init__(self, identity: Identity, calls: Calls, on_end: Callable[[Caller], None]) -> None:
+    def __init__(self, node: Node, identity: Identity, calls: Calls, on_end: Callable[[Caller], None]) -> None:
+        self.node = node
         self.id = secrets.token_hex(16)
         self.identity = identity
         self._calls_table = calls
         self._on_end = on_end
+        self.connection: object | None = None
+        """The present connection; None while there is none."""
         self.stream = ResumableStream(FROM_CLIENT, self._overflow)
         self.boxes: dict[int, AttachedBox] = {}
         self.snapshots: dict[str, Snapshot] = {}
@@ -53,6 +58,8 @@ class Caller:
         self._relays: dict[int, Relay] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._last_box = 0
+        self._numbers: dict[str, list[int]] = {}
+        """The numbers of boxes by their lease."""
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.TimerHandle | None = None
         self.is_over = False
@@ -197,13 +204,14 @@ class Caller:
 
     # Boxes.
 
-    def attach(self, box: Any) -> AttachedBox:
+    def attach(self, box: Box) -> AttachedBox:
         """Give a box a number for this client. Raises CapacityError, and Unsupported for one without a guest."""
         if len(self.boxes) >= MAX_BOXES:
             raise CapacityError(f"this client has {MAX_BOXES} boxes already", hint="close some of them")
         self._last_box += 1
         attached = AttachedBox(self._last_box, box)
         self.boxes[self._last_box] = attached
+        self._numbers.setdefault(attached.lease_id, []).append(self._last_box)
         return attached
 
     def box(self, number: int) -> AttachedBox:
@@ -211,3 +219,9 @@ class Caller:
         if (attached := self.boxes.get(number)) is None:
             raise InvalidRequest(f"this client has no box {number}")
         return attached
+
+    def forget(self, lease_id: str) -> None:
+        """A lease has ended: its boxes are not needed any more."""
+        self.ends_with_it.discard(lease_id)
+        for number in self._numbers.pop(lease_id, ()):
+            self.boxes.pop(number, None)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dutyfree.errors import CallerError
-
-
-class Unauthenticated(CallerError):
-    """The token is missing, wrong or revoked. The message never says which."""
+from dutyfree.errors import Unauthenticated
 
 
 @dataclass(frozen=True, slots=True)

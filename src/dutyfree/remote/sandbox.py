@@ -1,0 +1,161 @@
+"""A sandbox of a node: its guest is spoken to through the node, and the rest is calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from dutyfree.checked import whole
+from dutyfree.codec import IMAGE
+from dutyfree.codec.values import sequence, text
+from dutyfree.contract import Sandbox, Snapshot, SpanListener
+from dutyfree.errors import DutyfreeError, LeaseLost, SandboxGone
+from dutyfree.guest.environment import Environment
+from dutyfree.guest.sandbox import GuestSandbox
+from dutyfree.model import Image, Metrics, Phase, Span
+from dutyfree.protocol.forms import BOX_FACTS, METRICS, BoxFacts
+from dutyfree.remote.channel import RemoteChannel
+from dutyfree.remote.connection import NodeConnection
+
+LIFECYCLE_S = 660.0
+"""The time limit of a reset, a snapshot or a fork: the node has one of its own."""
+
+
+class OwnEntries(Environment):
+    """What an action itself adds: the node adds the rest, which may be secret."""
+
+    def terminal_entries(self, addition: Mapping[str, str]) -> tuple[bytes, ...]:
+        """As `entries`: the node knows that it is a terminal."""
+        return self.entries(addition)
+
+
+class RemoteSandbox(GuestSandbox):
+    """One sandbox, under the number that the node gave it for this client."""
+
+    def __init__(self, connection: NodeConnection, facts: BoxFacts, on_span: SpanListener | None) -> None:
+        super().__init__(
+            facts.sandbox,
+            RemoteChannel(connection, facts.box),
+            destroy=self._destroy_there,
+            env={},
+            cwd=facts.cwd,
+            unenforced=facts.unenforced,
+            on_span=on_span,
+            refusal_hint=facts.refusal_hint,
+            one_user=facts.one_user,
+            ports=facts.has_ports,
+        )
+        self._runner.environment = OwnEntries({})
+        self._connection = connection
+        self._box = facts.box
+        self._on_span = on_span
+        self._is_paused = False
+
+    @property
+    def box(self) -> int:
+        """Its number."""
+        return self._box
+
+    @property
+    def paused(self) -> bool:
+        return self._is_paused
+
+    @paused.setter
+    def paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self._runner.channel.standing_still = self._runner.channel.refuses = is_paused
+
+    async def pause(self) -> None:
+        self._check()
+        await self._connection.call("box.pause", box=self._box)
+        self.paused = True
+
+    async def resume(self) -> None:
+        self._check()
+        await self._connection.call("box.resume", box=self._box)
+        self.paused = False
+
+    async def reset(self) -> None:
+        self._check()
+        start_ns = time.monotonic_ns()
+        try:
+            await self._connection.call("box.reset", box=self._box, limit_s=LIFECYCLE_S)
+        except DutyfreeError as error:
+            self._end_after(error)
+            raise
+        self.paused = False
+        self._report(Phase.RESET, start_ns)
+
+    async def snapshot(self) -> Snapshot:
+        self._check()
+        start_ns = time.monotonic_ns()
+        answer, _ = await self._connection.call("box.snapshot", box=self._box, limit_s=LIFECYCLE_S)
+        self._report(Phase.SNAPSHOT, start_ns)
+        name, image = answer.required("snapshot", text), answer.required("image", IMAGE.decode_inner)
+        return RemoteSnapshot(self._connection, self._box, name, image)
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        self._check()
+        whole("count", count, least=1)
+        start_ns = time.monotonic_ns()
+        answer, _ = await self._connection.call("box.fork", box=self._box, count=count, limit_s=LIFECYCLE_S)
+        self._report(Phase.FORK, start_ns)
+        forks = answer.required("forks", sequence(BOX_FACTS.decode_inner))
+        return [RemoteSandbox(self._connection, facts, self._on_span) for facts in forks]
+
+    async def metrics(self) -> Metrics:
+        self._check()
+        answer, _ = await self._connection.call("box.metrics", box=self._box)
+        return answer.required("metrics", METRICS.decode_inner)
+
+    async def _destroy_there(self) -> None:
+        try:
+            await self._connection.call("box.destroy", box=self._box)
+            await self._connection.call("detach", box=self._box)
+        except (SandboxGone, LeaseLost):
+            pass  # it is gone
+
+    def let_go(self) -> None:
+        """Its lease has ended: nothing more is expected of it."""
+        self._runner.channel.fail(LeaseLost(f"the lease of sandbox {self.id} has ended"))
+
+    def _end_after(self, error: DutyfreeError) -> None:
+        """A reset that failed has destroyed the sandbox."""
+        if not isinstance(error, LeaseLost):
+            self._runner.channel.fail(error)
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise SandboxGone(f"sandbox {self.id} is gone")
+
+    def _report(self, phase: Phase, start_ns: int) -> None:
+        if self._on_span is not None:
+            self._on_span(Span(phase, start_ns, time.monotonic_ns(), self.id))
+
+
+class RemoteSnapshot(Snapshot):
+    """A snapshot on the node. Its image can be leased there, by the same owner."""
+
+    def __init__(self, connection: NodeConnection, box: int, name: str, image: Image) -> None:
+        self._connection = connection
+        self._box = box
+        self._name = name
+        self._image = image
+
+    @property
+    def id(self) -> str:
+        return self._name
+
+    @property
+    def image(self) -> Image:
+        return self._image
+
+    async def save(self) -> Image:
+        answer, _ = await self._connection.call(
+            "snapshot.save", box=self._box, snapshot=self._name, limit_s=LIFECYCLE_S
+        )
+        self._image = answer.required("image", IMAGE.decode_inner)
+        return self._image
+
+    async def discard(self) -> None:
+        await self._connection.call("snapshot.discard", box=self._box, snapshot=self._name)
