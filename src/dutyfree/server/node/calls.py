@@ -103,10 +103,10 @@ class Calls:
         """An image of the node by name, or one that this owner has made from a snapshot here."""
         value = arguments.content.get("image")
         if value is None or isinstance(value, str):
-            return arguments.given("image", optional(text), None)
+            return arguments.given("image", optional(text), None) or self._node.image
         image = arguments.required("image", IMAGE.decode_inner)
         if image == Image():
-            return None
+            return self._node.image
         return self._node.snapshots.find(owner, image.reference)
 
     def _owner(self, caller: Caller, arguments: Table) -> str:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dutyfree.client.local import LocalHost, watch_ends
-from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, InvalidRequest, SubstrateFailed
 from dutyfree.leases.table import Lease
 from dutyfree.protocol.forms import HostFacts
 from dutyfree.server.node.caller import Caller
@@ -31,13 +31,22 @@ class Node:
     """Serves `host`, which must be open, until the end of its `async with` block."""
 
     def __init__(
-        self, host: LocalHost, state: State, *, rules: Rules | None = None, gateway_token: str | None = None
+        self,
+        host: LocalHost,
+        state: State,
+        *,
+        rules: Rules | None = None,
+        gateway_token: str | None = None,
+        image: str | None = None,
     ) -> None:
-        """With `gateway_token`, a client may speak for all owners."""
+        """With `gateway_token`, a client may speak for all owners. Leases that name no image start from `image`."""
         self.host = host
         self.records = state
         self.rules = rules if rules is not None else Rules()
         self.snapshots = SnapshotTable()
+        self.image = image
+        self.lost = 0
+        """Leases that an earlier life of the node has left behind."""
         self._gateway_token = gateway_token
         self._calls = Calls(self)
         self._callers: dict[str, Caller] = {}
@@ -52,7 +61,7 @@ class Node:
         """Set when the last lease has ended."""
 
     async def __aenter__(self) -> Self:
-        self.records.recover()
+        self.lost = self.records.recover()
         watch_ends(self.host, self._ended)
         return self
 
@@ -185,7 +194,11 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """For operators."""
-        return {"clients": len(self._callers), "leases": len(self._owners), "owners": len(self._counts)}
+        counts = {"clients": len(self._callers), "leases": len(self._owners), "owners": len(self._counts)}
+        try:
+            return {**counts, "prometheus": self.host.pool.status().prometheus()}
+        except InvalidRequest:  # without a pool
+            return {**counts, "prometheus": ""}
 
 
 def _refuse() -> Identity:
