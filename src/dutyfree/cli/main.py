@@ -26,6 +26,8 @@ COMMANDS = (
     "project",
     "advise",
     "simulate",
+    "serve",
+    "token",
     "pool",
     "top",
     "completion",

@@ -7,7 +7,7 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, cast
 
-from dutyfree.checked import FilePath, path_or_none, table, whole, wrong
+from dutyfree.checked import FilePath, path_or_none, path_text, table, whole, wrong
 from dutyfree.client.box import Box
 from dutyfree.client.egress import BoxEgress
 from dutyfree.client.process import Process, terminal_size
@@ -48,6 +48,12 @@ class RemoteGrant:
         """What is added to each action here: nothing. The node adds the lease's own."""
         self.restore = None
         self.egress = None
+
+    def update(self, answer: Table) -> None:
+        """Take over what the node says of the lease now."""
+        self.lease = answer.required("lease", LEASE.decode_inner)
+        self.state = answer.required("state", BOX_STATE.decode_inner)
+        self.sandbox.paused = self.state.paused
 
     def check_sealed(self) -> None:
         """The node refuses snapshots that would contain secrets."""
@@ -123,6 +129,24 @@ class RemoteBox(Box):
     async def processes(self) -> list[ProcessInfo]:
         answer, _ = await self._call("process.list")
         return list(answer.required("processes", sequence(PROCESS.decode_inner)))
+
+    async def start_watch(
+        self,
+        path: FilePath,
+        *,
+        recursive: bool = False,
+        keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
+        user: User | None = None,
+    ) -> Process:
+        answer, _ = await self._call(
+            "process.watch",
+            path=path_text("path", path),
+            recursive=recursive,
+            keep_output_bytes=whole("keep_output_bytes", keep_output_bytes, least=1),
+            user=user,
+        )
+        info = answer.required("process", PROCESS.decode_inner)
+        return self._process(info.id, info)
 
     def process(self, process_id: str) -> Process:
         """A background process by its id. The node is not asked: the first call on it raises if there is none."""

@@ -88,6 +88,7 @@ class NodeConnection:
         self._ack: asyncio.TimerHandle | None = None
         self._alive: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
+        self._failed = asyncio.Event()
         self._error: DutyfreeError | None = None
         self._was_congested = False
         self.owner = ""
@@ -110,6 +111,10 @@ class NodeConnection:
         self._fail(InvalidRequest("the host was closed while this was under way"))
         if self._returning is not None:
             await asyncio.wait({self._returning})
+
+    async def wait_lost(self) -> None:
+        """Return when the connection has failed for good."""
+        await self._failed.wait()
 
     def _receive(self, data: bytes) -> None:
         """Take what the node sends."""
@@ -208,6 +213,7 @@ class NodeConnection:
         """Nothing more goes over this connection."""
         if self._error is None:
             self._error = error
+            self._failed.set()
             self._drop()
             if self._returning is not None:
                 self._returning.cancel()

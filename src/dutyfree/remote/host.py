@@ -20,7 +20,7 @@ from dutyfree.codec import IMAGE, RESOURCES
 from dutyfree.codec.request import MOUNT
 from dutyfree.codec.values import sequence
 from dutyfree.contract import SpanListener
-from dutyfree.errors import DutyfreeError, InvalidRequest, Unsupported
+from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, Unsupported
 from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
@@ -269,7 +269,16 @@ class RemoteHost(Host):
         known = self._grants.get(text("lease_id", lease_id))
         connection = self._opened()
         if known is not None and not known.fence.gone and known.sandbox.alive:
-            return RemoteBox(connection, known)
+            try:
+                # Another client may have renewed, labelled, paused or ended it.
+                answer, _ = await connection.call("box.state", box=known.sandbox.box)
+            except LeaseLost:
+                del self._grants[lease_id]
+                known.fence.end()
+                known.sandbox.let_go()
+            else:
+                known.update(answer)
+                return RemoteBox(connection, known)
         answer, _ = await connection.call("attach", lease=lease_id)
         return self._box(connection, answer, {})
 
@@ -327,3 +336,8 @@ def _image(image: Recipe | Image | str | None) -> Any:
         hint = "build it on the server's machine (`dutyfree image build`), and lease it by its name"
         raise Unsupported("a server builds no recipes for its clients yet", hint=hint)
     raise wrong("image", image, "an Image, the name of an image, or None")
+
+
+def connection_of(host: RemoteHost) -> NodeConnection:
+    """The connection of an open host: for a gateway, which makes calls that boxes do not. Raises InvalidRequest."""
+    return host._opened()

@@ -155,6 +155,17 @@ async def _start(call: BoxCall) -> BoxAnswer:
     return {"process": PROCESS.write(process.info)}, b""
 
 
+async def _watch(call: BoxCall) -> BoxAnswer:
+    given = call.arguments.given
+    process = await call.box.start_watch(
+        call.arguments.required("path", text),
+        recursive=given("recursive", flag, False),
+        keep_output_bytes=given("keep_output_bytes", natural, DEFAULT_KEEP_OUTPUT_BYTES),
+        user=given("user", optional(read_user), None),
+    )
+    return {"process": PROCESS.write(process.info)}, b""
+
+
 def _size(value: Any) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise InvalidRequest("the size of a terminal is rows and columns")
@@ -274,6 +285,7 @@ HANDLERS: Final[Mapping[str, BoxHandler]] = {
     "snapshot.save": _save,
     "snapshot.discard": _discard,
     "process.start": _start,
+    "process.watch": _watch,
     "process.list": _processes,
     "process.info": _process_info,
     "process.read": _process_read,

@@ -48,6 +48,7 @@ class Calls:
             "authenticate": self._authenticate,
             "image.exists": self._image_exists,
             "status": self._status,
+            "metrics": self._metrics,
             **{name: _of_box(handler) for name, handler in box_calls.HANDLERS.items()},
         }
 
@@ -152,13 +153,19 @@ class Calls:
         record.check()
 
     async def _bill(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
-        if not caller.identity.is_gateway:
+        if not (caller.identity.is_gateway or caller.identity.is_operator):
             raise Unsupported("the bill of a node is for its operator", hint="use an operator's token")
         return {"bill": BILL.encode(self._node.host.bill())}, b""
 
     async def _status(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
-        if not caller.identity.is_gateway:
+        if not (caller.identity.is_gateway or caller.identity.is_operator):
             raise Unsupported("the status of a node is for its operator", hint="use an operator's token")
+        return self._node.status(), b""
+
+    async def _metrics(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        """For gateways, on behalf of an operator."""
+        if not caller.identity.is_gateway or not self._node.authenticate(arguments.required("token", text)).is_operator:
+            raise Unsupported("metrics are for operators", hint="`dutyfree token create NAME --operator`")
         return self._node.status(), b""
 
     async def _image_exists(self, caller: Caller, arguments: Table, body: bytes) -> Answer:

@@ -14,6 +14,8 @@ class Identity:
     owner: str
     is_gateway: bool = False
     """Whether it speaks for other owners, whose tokens it has checked."""
+    is_operator: bool = False
+    """Whether it may see the status, metrics and bill of the whole node."""
     max_sandboxes: int | None = None
     """The most leases and forks of the owner at any time."""
     leases_per_minute: int | None = None

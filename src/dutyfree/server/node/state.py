@@ -25,7 +25,7 @@ LOST: Final = "lost"
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY, owner TEXT NOT NULL, hash BLOB NOT NULL UNIQUE, created_at REAL NOT NULL,
-    max_sandboxes INTEGER, leases_per_minute INTEGER
+    is_operator INTEGER NOT NULL, max_sandboxes INTEGER, leases_per_minute INTEGER
 );
 CREATE TABLE IF NOT EXISTS leases (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL, how TEXT
@@ -60,6 +60,7 @@ class Token:
     name: str
     owner: str
     created_at: float
+    is_operator: bool
     max_sandboxes: int | None
     leases_per_minute: int | None
 
@@ -118,14 +119,20 @@ class State:
     # Tokens.
 
     def create_token(
-        self, name: str, owner: str, *, max_sandboxes: int | None = None, leases_per_minute: int | None = None
+        self,
+        name: str,
+        owner: str,
+        *,
+        is_operator: bool = False,
+        max_sandboxes: int | None = None,
+        leases_per_minute: int | None = None,
     ) -> str:
         """A new token, which is shown this once. Raises InvalidRequest for a name that is taken."""
         token = f"df_{secrets.token_urlsafe(32)}"
-        values = (name, owner, _hash(token), time.time(), max_sandboxes, leases_per_minute)
+        values = (name, owner, _hash(token), time.time(), is_operator, max_sandboxes, leases_per_minute)
         with _explained(self._path):
             try:
-                self._database.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)", values)
+                self._database.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             except sqlite3.IntegrityError:
                 hint = f"revoke it first: dutyfree token revoke {name}"
                 raise InvalidRequest(f"there is a token {name!r} already", hint=hint) from None
@@ -139,20 +146,23 @@ class State:
 
     def tokens(self) -> list[Token]:
         """All tokens, by name."""
-        columns = "name, owner, created_at, max_sandboxes, leases_per_minute"
+        columns = "name, owner, created_at, is_operator, max_sandboxes, leases_per_minute"
         with _explained(self._path):
-            return [Token(*row) for row in self._database.execute(f"SELECT {columns} FROM tokens ORDER BY name")]
+            rows = self._database.execute(f"SELECT {columns} FROM tokens ORDER BY name").fetchall()
+        return [Token(name, owner, at, bool(operator), *limits) for name, owner, at, operator, *limits in rows]
 
     def identify(self, token: str) -> Identity:
         """The owner of a token. Raises Unauthenticated."""
         wanted = _hash(token)
         with _explained(self._path):
             # A lookup by the hash says nothing about the token by its time: nobody can choose a hash.
-            columns = "hash, owner, max_sandboxes, leases_per_minute"
+            columns = "hash, owner, is_operator, max_sandboxes, leases_per_minute"
             row = self._database.execute(f"SELECT {columns} FROM tokens WHERE hash = ?", (wanted,)).fetchone()
         if row is None or not hmac.compare_digest(row[0], wanted):
             raise refused()
-        return Identity(row[1], max_sandboxes=row[2], leases_per_minute=row[3])
+        _, owner, is_operator, max_sandboxes, leases_per_minute = row
+        limits = {"max_sandboxes": max_sandboxes, "leases_per_minute": leases_per_minute}
+        return Identity(owner, is_operator=bool(is_operator), **limits)
 
 
 def _hash(token: str) -> bytes:
