@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ def execute(options: argparse.Namespace) -> int:
         changes["drain_s"] = options.drain
     changes = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in changes.items()}
     settings = with_changes(load_settings(options.config), changes)
+    if settings.http and find_spec("uvicorn") is None:
+        hint = "pip install 'dutyfree[server]'; native clients alone need nothing more: --http ''"
+        raise Unsupported("HTTP needs packages that are not installed", hint=hint)
     if options.check:
         return asyncio.run(_check(settings, as_json=options.json))
     log_to_stderr("supervisor")
