@@ -48,12 +48,6 @@ def register(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Serve until a signal; or check."""
-    try:
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise Unsupported(
-            "a server needs packages that are not installed", hint="pip install 'dutyfree[server]'"
-        ) from None
     from dutyfree.server.child import with_changes
     from dutyfree.server.logs import log_to_stderr
     from dutyfree.server.settings import load_settings
