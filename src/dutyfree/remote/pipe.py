@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 MAX_BUFFERED_BYTES: Final = 64 * 1024
 """What the other side may send before anything is wanted of it."""
@@ -22,8 +22,7 @@ class Pipe(asyncio.Protocol):
         self._on_lost: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._receive is not None:

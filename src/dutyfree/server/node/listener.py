@@ -14,7 +14,7 @@ import ssl
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dutyfree.codec import ERROR
 from dutyfree.codec.values import natural, optional, text
@@ -103,10 +103,9 @@ class ClientConnection(asyncio.Protocol):
         self._heard_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         if len(self._listener.connections) >= MAX_CONNECTIONS:
-            transport.abort()
+            self._transport.abort()
             return
         self._listener.connections.add(self)
         self._deadline = self._loop.call_later(GREETING_S, self.abort)

@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dutyfree import __version__
 from dutyfree.client.local import LocalHost, watch_ends
 from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, InvalidRequest, SubstrateFailed
 from dutyfree.leases.table import Lease
@@ -181,8 +181,7 @@ class Node:
     def facts(self) -> HostFacts:
         """The host as clients see it."""
         host = self.host
-        version = metadata.version("dutyfree")
-        return HostFacts(host.substrate, host.isolation, host.capabilities, host.has_default_image, version)
+        return HostFacts(host.substrate, host.isolation, host.capabilities, host.has_default_image, __version__)
 
     async def has_image(self, name: str) -> bool:
         """Whether a lease may name this image."""
