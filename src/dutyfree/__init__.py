@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from dutyfree.leases.table import Lease
     from dutyfree.model import (
         Bill,
+        Cache,
         Capability,
         Chunk,
         Egress,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         ProcessInfo,
         Recipe,
         Resources,
+        SavedCache,
         Span,
         Stage,
         Unenforced,
@@ -90,6 +92,7 @@ __all__ = [
     "Bill",
     "Box",
     "BuildFailed",
+    "Cache",
     "CallerError",
     "Capability",
     "CapacityError",
@@ -141,6 +144,7 @@ __all__ = [
     "SandboxGone",
     "SandboxPaused",
     "SandboxReset",
+    "SavedCache",
     "Secret",
     "Session",
     "SessionEnded",
@@ -207,6 +211,7 @@ _HOMES = {
     "dutyfree.leases.table": ("Lease",),
     "dutyfree.model": (
         "Bill",
+        "Cache",
         "Capability",
         "Chunk",
         "Egress",
@@ -229,6 +234,7 @@ _HOMES = {
         "ProcessInfo",
         "Recipe",
         "Resources",
+        "SavedCache",
         "Span",
         "Stage",
         "Unenforced",

@@ -30,7 +30,7 @@ class Usage:
     named_bytes: int
     """Layers of named images: each image's own bytes, and `shared_bytes` once."""
     cached_bytes: int
-    """Layers that only cached stages need."""
+    """Layers that only cached stages and caches of sandboxes need."""
     held_bytes: int
     """Layers that only running sandboxes, builds and imports hold."""
     unreachable_bytes: int
