@@ -152,7 +152,7 @@ class Sandbox(ABC):
         raise Unsupported("this substrate cannot fork its sandboxes")
 
     async def save_cache(self, name: str) -> SavedCache:
-        """Publish what the sandbox has added to the cache of its spec with this name, for sandboxes that are made later.
+        """Publish what the sandbox has added to its spec's cache of this name, for sandboxes that are made later.
 
         The new version has the files of the present one, also those that others have saved meanwhile, and over them
         this sandbox's files, links and directories; deletions are not part of it. The sandbox itself sees no change.

@@ -62,7 +62,9 @@ class Substrate(ABC):
             reason = self.without_mounts or f"substrate {self.name!r} cannot show files of the host"
             raise Unsupported(reason, hint="use cells, or put the files into an image")
         if spec.caches and Capability.CACHES not in self.capabilities:
-            reason = f"substrate {self.name!r} has no caches: it gives a sandbox no writable layer that can be read apart"
+            reason = (
+                f"substrate {self.name!r} has no caches: it gives a sandbox no writable layer that can be read apart"
+            )
             raise Unsupported(reason, hint="use cells, or put the files into an image")
 
     @property

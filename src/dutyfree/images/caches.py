@@ -62,7 +62,7 @@ def merge_changes(store: Store, cache: Cache, changes: Path, left_out: int, on_b
                 size_bytes = store.layer(present).size_bytes if present else 0
                 return SavedCache(present or "", 0, left_out, size_bytes)
             layer, size_bytes = _merge(store, cache, changes, present, on_bytes)
-            store.put_cache(cache.owner, cache.name, layer)
+        store.put_cache(cache.owner, cache.name, layer)
     return SavedCache(layer, new.files, left_out, size_bytes)
 
 

@@ -52,7 +52,7 @@ class SavedCache:
     files: int
     """The files and links that the new version has of this sandbox; 0 if it brought nothing new."""
     left_out: int
-    """What was not taken: devices, pipes, sockets, set-id files, deletions, and what a directory of others stands for."""
+    """What was not taken: devices, pipes, sockets, set-id files, deletions, and what would hide others' directories."""
     size_bytes: int
     """The disk space of the present version."""
 
@@ -72,11 +72,13 @@ def check_caches(caches: Sequence[Cache], mounts: Sequence[Mount]) -> tuple[Cach
         raise InvalidRequest(f"{len(found)} caches; a sandbox can have {MAX_CACHES}")
     if len({each.name for each in found}) < len(found):
         raise InvalidRequest("two caches of a sandbox have the same name")
-    check_apart([each.target for each in (*found, *mounts)])
+    check_apart([*(each.target for each in found), *(each.target for each in mounts)])
     return found
 
 
 def owned_by(owner: str, caches: Sequence[Cache]) -> tuple[Cache, ...]:
     """The caches, those without an owner with this one."""
     found = all_of(Cache, "caches", caches, hint='caches=[dutyfree.Cache("pip", "/root/.cache/pip")]')
-    return tuple(each if each.owner else Cache(each.name, each.target, max_bytes=each.max_bytes, owner=owner) for each in found)
+    return tuple(
+        each if each.owner else Cache(each.name, each.target, max_bytes=each.max_bytes, owner=owner) for each in found
+    )

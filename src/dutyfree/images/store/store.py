@@ -262,8 +262,9 @@ class Store:
         # Looking for holds takes exclusive locks for a moment; two processes that look would see each other's locks.
         with locks.waiting(self._layout.lock):
             named = {each.name: each.image.layers for each in self.images() if each.name is not None}
-            cached = [stage.image.layers for stage in self.stages()] + [(each.layer,) for each in self.caches()]
-            return account(self._sizes_bytes(), named, cached, self._held())
+            cached = [stage.image.layers for stage in self.stages()]
+            caches = {each.layer for each in self.caches()}
+            return account(self._sizes_bytes(), named, cached, self._held(), caches)
 
     def check(self, *, deep: bool = False) -> list[str]:
         """All problems of the store; repairs nothing. `deep` reads all files, and recomputes digests where possible."""
@@ -282,8 +283,8 @@ class Store:
         """Forget stages, and then remove layers that nothing needs. Forgets damaged stages, those that were not used
         for `older_than_s`, and then the least recently used ones until `keep_bytes` are left.
 
-        Names and caches, their layers, and held layers stay. Raises InvalidRequest if a name is damaged, since its layers are
-        unknown.
+        Names, caches, their layers, and held layers stay. Raises InvalidRequest if a name is damaged, since its layers
+        are unknown.
         """
         # Makes no file, because users prune when the disk is full.
         with (

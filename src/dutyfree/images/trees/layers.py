@@ -65,11 +65,11 @@ def copy_tree(
 
     The copy keeps owners, modes, times, hard links, holes, whiteouts, opaque marks, user attributes and capabilities.
     It skips sockets, device nodes below /dev, attributes of overlay mounts, and files that `leave_out` selects by
-    their attributes. A `plain` copy has no more than content, owners, times and permissions: neither attributes nor
-    opaque marks nor set-id bits, and the owner may read everything. With `link`, files become hard links if the file system allows. `on_bytes` gets the number of
-    bytes of each copy step, and is also called for each entry; it may raise to stop. Raises InvalidRequest for files
-    that a layer cannot have, CapacityError, and SubstrateFailed, also if the source changes meanwhile; the target is
-    then incomplete.
+    their attributes. A `plain` copy has no more than content, owners, times and permissions: no attributes, opaque
+    marks or set-id bits, and the owner may read everything. With `link`, files become hard links if the file system
+    allows. `on_bytes` gets the number of bytes of each copy step, and is also called for each entry; it may raise to
+    stop. Raises InvalidRequest for files that a layer cannot have, CapacityError, and SubstrateFailed, also if the
+    source changes meanwhile; the target is then incomplete.
     """
     ownership = Ownership.here()
     with (

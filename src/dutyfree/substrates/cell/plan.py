@@ -45,9 +45,7 @@ def translated_mounts(base: Base, caches: Sequence[CacheLower] = ()) -> list[str
     return [*(["/mask"] if base.over_host else []), *skeleton, *layers]
 
 
-def can_have_own_ids(
-    setting: Setting, spec: SandboxSpec, base: Base, caches: Sequence[CacheLower] = ()
-) -> bool:
+def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base, caches: Sequence[CacheLower] = ()) -> bool:
     """Whether all that a cell stands on and writes to can be translated."""
     used = {*translated_mounts(base, caches), *([setting.disk_mount] if spec.writes is Writes.DISK else [])}
     return setting.own_ids and not used & setting.untranslated

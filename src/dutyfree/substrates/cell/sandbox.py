@@ -17,7 +17,18 @@ from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
 from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
-from dutyfree.model import Cache, Capability, Metrics, Network, Phase, SandboxSpec, SavedCache, Unenforced, Usage, Writes
+from dutyfree.model import (
+    Cache,
+    Capability,
+    Metrics,
+    Network,
+    Phase,
+    SandboxSpec,
+    SavedCache,
+    Unenforced,
+    Usage,
+    Writes,
+)
 from dutyfree.substrates.cell import purity
 from dutyfree.substrates.cell.caches import find_cache, written
 from dutyfree.substrates.cell.chain import Chain
@@ -220,9 +231,7 @@ class CellSandbox(ReplaceableSandbox):
             start_ns = time.monotonic_ns()
             async with self._turn:
                 left_out = await self._copy_cache(cache, number, changes)
-            saved = await in_thread_stoppable(
-                lambda on_bytes: merge_changes(store, cache, changes, left_out, on_bytes)
-            )
+            saved = await in_thread_stoppable(lambda on_bytes: merge_changes(store, cache, changes, left_out, on_bytes))
         self._report(Phase.SNAPSHOT, start_ns)
         return saved
 
@@ -297,7 +306,9 @@ class CellSandbox(ReplaceableSandbox):
         Not on the host's network: there, a cell may have passed an open file to another cell, which could still write.
         Nor with caches: what it has written in them is no part of its files.
         """
-        if self._spec.caches or self._spec.network is not Network.NONE or not self._runner.channel.idle or children(self.pid):
+        if self._spec.caches or self._spec.network is not Network.NONE:
+            return False
+        if not self._runner.channel.idle or children(self.pid):
             return False
         try:
             with os.scandir(f"/proc/{self.pid}/root/dev/shm") as shared:

@@ -333,7 +333,8 @@ class CellSubstrate(Substrate):
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
         memory_bytes = memory_disk_bytes(spec.resources)
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, spec.mounts, spec.caches)
+        shown = (spec.mounts, spec.caches)
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, shown)
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""
