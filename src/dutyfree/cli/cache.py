@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dutyfree.cli.image.options import add_common_options, opened_store
 from dutyfree.cli.outcome import ExitCode
 from dutyfree.cli.parser import Parser
 from dutyfree.formatting import age, one_line, short_digest, size, table
-from dutyfree.images.store import CacheVersion, Store
+
+if TYPE_CHECKING:
+    from dutyfree.images.store import CacheVersion, Store
 
 
 def register(commands: Any) -> None:

@@ -13,7 +13,7 @@ from dutyfree.model.mount import Mount, check_apart, target_path
 
 DEFAULT_MAX_BYTES: Final = 4 * 1024**3
 MAX_CACHES: Final = 8
-MAX_OWNER_CHARACTERS: Final = 200
+MAX_OWNER_CHARACTERS: Final = 256
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
