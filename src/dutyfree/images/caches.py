@@ -53,7 +53,7 @@ def merge_changes(store: Store, cache: Cache, changes: Path, left_out: int, on_b
     of a directory. Blocks. Raises CapacityError for a version of more than `max_bytes`, InvalidRequest and
     SubstrateFailed; then the present version is as it was.
     """
-    with store.filling(cache.owner, cache.name, FILL_TIMEOUT_S) as version:
+    with store.filling(cache.owner, cache.name, FILL_TIMEOUT_S, on_bytes) as version:
         present = version.layer if version is not None and store.has(version.layer) else None
         with store.hold([present] if present else []):
             new = _drop_known(changes, store.tree(present) if present else None, on_bytes)

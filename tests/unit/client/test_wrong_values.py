@@ -105,7 +105,7 @@ HOST: dict[str, dict[str, list[Any]]] = {
     "lease": LEASE,
     "group": {**LEASE, "n": [*NOT_WHOLE, 0, 5000], "at_least": ["x", 0, 2, 1.5], "prepare": [5, "x"]},
     "map": {
-        **{name: values for name, values in LEASE.items() if name in ("env", "timeout_s", "secrets", "mounts", "caches")},
+        **{name: LEASE[name] for name in ("env", "timeout_s", "secrets", "mounts", "caches")},
         "work": [5, None], "tasks": [5, None], "concurrency": [*NOT_WHOLE, 0], "retries": NOT_WHOLE, "logs": [5, b"x"],
         "on_progress": [5],
     },

@@ -197,6 +197,22 @@ def test_a_damaged_entry_is_a_cache_without_a_version(store: Store, tmp_path: Pa
     assert store.check() == []
 
 
+def test_waiting_for_other_fillers_can_be_stopped(store: Store, tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(_bytes: int) -> None:
+        raise Stopped
+
+    other = Store(store.root).open()
+    with other.filling("team", "pip", 1.0, ignore):
+        with pytest.raises(CapacityError, match="busy"), store.filling("team", "pip", 0.01, ignore):
+            pass
+        with pytest.raises(Stopped), store.filling("team", "pip", 60.0, stop):
+            pass
+    other.close()
+
+
 def test_a_version_that_is_missing_is_begun_anew(store: Store, tmp_path: Path) -> None:
     saved = fill(store, upper_of(tmp_path / "1", {"a": "1"}))
     (store.layers_directory / saved.version.removeprefix("sha256:")).rename(tmp_path / "taken")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from dutyfree.errors import InvalidRequest
+from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import documents, locks, staging
 from dutyfree.images.store.caches import ORIGIN, Caches, CacheVersion, cache_key
@@ -220,13 +220,26 @@ class Store:
         return self._caches.all()[0]
 
     @contextlib.contextmanager
-    def filling(self, owner: str, name: str, timeout_s: float) -> Iterator[CacheVersion | None]:
+    def filling(
+        self, owner: str, name: str, timeout_s: float, on_wait: Callable[[int], None]
+    ) -> Iterator[CacheVersion | None]:
         """The present version of a cache, which no other process can replace within the block.
 
-        Blocks this thread while others fill it. Raises CapacityError after `timeout_s`.
+        Blocks this thread while others fill it, and calls `on_wait(0)` meanwhile, which may raise to stop. Raises
+        CapacityError after `timeout_s`.
         """
-        with self.building(cache_key(owner, name), timeout_s):
+        lock = None
+        for _ in locks.pauses(timeout_s):
+            on_wait(0)
+            lock = self.try_building(cache_key(owner, name))
+            if lock is not None:
+                break
+        if lock is None:
+            raise CapacityError(f"the cache {name!r} was busy for {timeout_s:g} s", hint="others fill it; try again")
+        try:
             yield self._caches.get(owner, name)
+        finally:
+            lock.release(remove=True)
 
     def put_cache(self, owner: str, name: str, layer: str) -> None:
         """Make a layer the present version of a cache, and remove earlier versions that no sandbox uses.

@@ -231,7 +231,8 @@ class CellSandbox(ReplaceableSandbox):
             start_ns = time.monotonic_ns()
             async with self._turn:
                 left_out = await self._copy_cache(cache, number, changes)
-            saved = await in_thread_stoppable(lambda on_bytes: merge_changes(store, cache, changes, left_out, on_bytes))
+            async with self._substrate.merging:
+                saved = await in_thread_stoppable(lambda seen: merge_changes(store, cache, changes, left_out, seen))
         self._report(Phase.SNAPSHOT, start_ns)
         return saved
 

@@ -89,6 +89,8 @@ class CellSubstrate(Substrate):
         self._capabilities = self._find_capabilities()
         """Worked out again by `open`, and then no more: each creation asks for them."""
         self._conditions: dict[tuple[object, ...], purity.Condition] = {}
+        self.merging = asyncio.Lock()
+        """Saved caches are merged one at a time: threads that wait for each other's locks would keep others waiting."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
