@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ class _Sieve:
 
 def _check_size(cache: Cache, count_bytes: int) -> None:
     if count_bytes > cache.max_bytes:
-        hint = f"`dutyfree cache remove {cache.name}` begins anew; `max_bytes` is the limit"
+        owner = f" --owner {shlex.quote(cache.owner)}" if cache.owner else ""
+        hint = f"`dutyfree cache remove {cache.name}{owner}` begins anew; `max_bytes` is the limit"
         raise CapacityError(f"the cache {cache.name!r} would have more than {size(cache.max_bytes)}", hint=hint)
 
 
