@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dutyfree.leases.table import Lease
     from dutyfree.model import (
         Bill,
+        Cache,
         Capability,
         Chunk,
         Egress,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         ProcessInfo,
         Recipe,
         Resources,
+        SavedCache,
         Span,
         Stage,
         Unenforced,
@@ -92,6 +94,7 @@ __all__ = [
     "Bill",
     "Box",
     "BuildFailed",
+    "Cache",
     "CallerError",
     "Capability",
     "CapacityError",
@@ -144,6 +147,7 @@ __all__ = [
     "SandboxGone",
     "SandboxPaused",
     "SandboxReset",
+    "SavedCache",
     "Secret",
     "Session",
     "SessionEnded",
@@ -213,6 +217,7 @@ _HOMES = {
     "dutyfree.leases.table": ("Lease",),
     "dutyfree.model": (
         "Bill",
+        "Cache",
         "Capability",
         "Chunk",
         "Egress",
@@ -235,6 +240,7 @@ _HOMES = {
         "ProcessInfo",
         "Recipe",
         "Resources",
+        "SavedCache",
         "Span",
         "Stage",
         "Unenforced",

@@ -55,6 +55,7 @@ from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
     Bill,
+    Cache,
     Capability,
     Chunk,
     Command,
@@ -73,6 +74,7 @@ from dutyfree.model import (
     ProcessInfo,
     Recipe,
     Resources,
+    SavedCache,
     Unenforced,
     User,
     Writes,
@@ -268,6 +270,7 @@ class Host:
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -289,7 +292,9 @@ class Host:
         local files and directories by absolute path in the sandbox, are streamed in. Commands run in `workdir`, by
         default the directory that the image names. Commands and
         `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
-        `mounts` are directories and files of the host that the sandbox sees, read-only.
+        `mounts` are directories and files of the host that the sandbox sees, read-only. `caches` are directories that
+        it shares with others of the same owner: it sees the version of when it was made, changes a copy of its own,
+        and `box.save_cache` adds its files to the next version.
 
         The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
         same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `labels` are
@@ -322,6 +327,7 @@ class Host:
                     workdir=workdir,
                     user=user,
                     mounts=mounts,
+                    caches=caches,
                     owner=owner,
                     key=key,
                     labels=labels,
@@ -374,6 +380,7 @@ class Host:
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -399,6 +406,7 @@ class Host:
                 workdir=workdir,
                 user=user,
                 mounts=mounts,
+                caches=caches,
                 owner=owner,
                 key=key,
                 labels=labels,
@@ -571,6 +579,7 @@ class HostPool:
         network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
     ) -> None:
         """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
 
@@ -578,6 +587,7 @@ class HostPool:
 
         `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
         are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
+        Caches of leases with an owner are announced with it: `Cache(name, target, owner=...)`.
 
         Recipes are built in the background, a few at a time; `status` shows them. The error of a build is kept: `ready`
         raises it, the status shows it, and the end of the announcement warns of it if `ready` has not raised it.
@@ -600,6 +610,7 @@ class HostPool:
                 network=network,
                 writes=writes,
                 mounts=mounts,
+                caches=caches,
             )
         )
 
@@ -980,6 +991,16 @@ class Box:
         Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
         return Snapshot(self._portal.call(lambda: self._inner.snapshot()), self._portal)
+
+    def save_cache(self, name: str) -> SavedCache:
+        """Publish what the sandbox has added to the lease's cache of this name, for sandboxes that are made later.
+
+        The new version has the files of the present one, also those that others have saved meanwhile, and over them
+        the files, links and directories of this sandbox. Deletions are not part of it. Whoever can write in the sandbox
+        decides what later sandboxes find: save before code runs that they must not trust. Raises InvalidRequest for a
+        cache that the lease does not have, CapacityError past the cache's `max_bytes` or when the disk is full.
+        """
+        return self._portal.call(lambda: self._inner.save_cache(name))
 
     def fork(self, count: int) -> list[Box]:
         """Make `count` further sandboxes with the present files of this one, without its processes.

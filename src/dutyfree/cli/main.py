@@ -20,6 +20,7 @@ COMMANDS = (
     "shell",
     "forward",
     "image",
+    "cache",
     "bench",
     "report",
     "compare",

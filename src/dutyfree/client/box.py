@@ -31,6 +31,7 @@ from dutyfree.model import (
     Metrics,
     Observation,
     ProcessInfo,
+    SavedCache,
     Unenforced,
     User,
 )
@@ -407,6 +408,17 @@ class Box:
         with self._fence:
             self._grant.check_sealed()
             return await self._sandbox.snapshot()
+
+    async def save_cache(self, name: str) -> SavedCache:
+        """Publish what the sandbox has added to the lease's cache of this name, for sandboxes that are made later.
+
+        The new version has the files of the present one, also those that others have saved meanwhile, and over them
+        the files, links and directories of this sandbox. Deletions are not part of it. Whoever can write in the sandbox
+        decides what later sandboxes find: save before code runs that they must not trust. Raises InvalidRequest for a
+        cache that the lease does not have, CapacityError past the cache's `max_bytes` or when the disk is full.
+        """
+        with self._fence:
+            return await self._sandbox.save_cache(text("name", name))
 
     async def fork(self, count: int) -> list[Box]:
         """Make `count` further sandboxes with the present files of this one, without its processes.
