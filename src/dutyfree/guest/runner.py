@@ -19,7 +19,7 @@ from dutyfree.model import Action, Observation, Timing, User
 from dutyfree.model.user import check_user
 from dutyfree.wire.action_channel import ActionChannel
 from dutyfree.wire.fields import encode_text
-from dutyfree.wire.messages import Exit, ExitFlag, Mode, Run, RunFlag
+from dutyfree.wire.messages import Exit, ExitFlag, Mode, Request, Run, RunFlag
 
 _ROOTS_DIRECTORIES: Final = ("/", "/root")
 """Working directories of images that name none: root's home, which other users cannot enter, and no home at all."""
@@ -100,7 +100,7 @@ class Runner:
             user=user,
         )
 
-    def begin(self, exchange: ActionExchange, request: Run, timeout_s: float | None) -> None:
+    def begin(self, exchange: ActionExchange, request: Request, timeout_s: float | None) -> None:
         """Send the request. Raises SandboxGone, SandboxPaused, InvalidRequest."""
         if not self.channel.alive:
             raise SandboxGone(f"sandbox {self.sandbox_id} is gone")

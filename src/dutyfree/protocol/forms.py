@@ -19,6 +19,7 @@ from dutyfree.model import (
     Isolation,
     Metrics,
     ProcessInfo,
+    SavedCache,
     Unenforced,
     User,
 )
@@ -247,3 +248,11 @@ def _read_record(table: Table) -> EgressRecord:
 
 
 EGRESS_RECORD: Final = Codec("a record of egress", _write_record, _read_record)
+
+
+def _read_saved(table: Table) -> SavedCache:
+    counts = (table.required(name, natural) for name in ("files", "left_out", "size_bytes"))
+    return SavedCache(table.required("version", text), *counts)
+
+
+SAVED_CACHE: Final = Codec("a saved cache", dataclasses.asdict, _read_saved)

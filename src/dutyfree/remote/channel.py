@@ -14,7 +14,7 @@ from dutyfree.wire.messages import (
     Output,
     OutputEnd,
     Refused,
-    Run,
+    Request,
     Signal,
     Started,
     decode_guest,
@@ -41,7 +41,7 @@ class RemoteChannel(ActionChannel):
     def send_data(self, header: bytes, data: memoryview) -> None:
         self._write(header + data)
 
-    def _payload(self, request: Run) -> bytes:
+    def _payload(self, request: Request) -> bytes:
         return request.payload() + self._suffix
 
     def _next_id(self) -> int:

@@ -17,7 +17,7 @@ from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.client.specs import spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
 from dutyfree.codec import IMAGE, RESOURCES
-from dutyfree.codec.request import MOUNT
+from dutyfree.codec.request import CACHE, MOUNT
 from dutyfree.codec.values import sequence
 from dutyfree.contract import SpanListener
 from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, Unsupported
@@ -25,7 +25,21 @@ from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease, check_labels
-from dutyfree.model import Bill, Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
+from dutyfree.model import (
+    Bill,
+    Cache,
+    Capability,
+    Egress,
+    Image,
+    Isolation,
+    Mount,
+    Network,
+    Recipe,
+    Resources,
+    User,
+    Writes,
+)
+from dutyfree.model.cache import check_caches
 from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts
 from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
@@ -192,6 +206,7 @@ class RemoteHost(Host):
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -213,7 +228,7 @@ class RemoteHost(Host):
                 workdir=path_or_none("workdir", workdir),
                 user=user if user != "image" else None,
             )
-        spec = spec_of(resources, network, writes, mounts)
+        spec = spec_of(resources, network, writes, mounts, check_caches(caches, tuple(mounts)) if caches else ())
         timeout_s = ACQUIRE_S if timeout_s is None else seconds("timeout_s", timeout_s)
         bound_files, body = write_files(dict(binding.files))
         hidden = {path: Secret(content).reveal_bytes() for path, content in binding.secret_files.items()}
@@ -233,6 +248,7 @@ class RemoteHost(Host):
             workdir=binding.workdir,
             user=user,
             mounts=[MOUNT.write(each) for each in spec.mounts],
+            caches=[CACHE.write(each) for each in spec.caches],
             owner=text("owner", owner),
             key=key,
             labels=dict(check_labels(labels)),

@@ -12,8 +12,8 @@ from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import DutyfreeError, LeaseLost, SandboxGone
 from dutyfree.guest.environment import Environment
 from dutyfree.guest.sandbox import GuestSandbox
-from dutyfree.model import Image, Metrics, Phase, Span
-from dutyfree.protocol.forms import BOX_FACTS, METRICS, BoxFacts
+from dutyfree.model import Image, Metrics, Phase, SavedCache, Span
+from dutyfree.protocol.forms import BOX_FACTS, METRICS, SAVED_CACHE, BoxFacts
 from dutyfree.remote.channel import RemoteChannel
 from dutyfree.remote.connection import NodeConnection
 
@@ -107,6 +107,11 @@ class RemoteSandbox(GuestSandbox):
         self._check()
         answer, _ = await self._connection.call("box.metrics", box=self._box)
         return answer.required("metrics", METRICS.decode_inner)
+
+    async def save_cache(self, name: str) -> SavedCache:
+        self._check()
+        answer, _ = await self._connection.call("box.save_cache", box=self._box, name=name, limit_s=LIFECYCLE_S)
+        return answer.required("saved", SAVED_CACHE.decode_inner)
 
     async def _destroy_there(self) -> None:
         try:

@@ -20,7 +20,7 @@ from dutyfree.wire.messages import (
     Output,
     OutputEnd,
     Refused,
-    Run,
+    Request,
     Started,
     StoodStill,
 )
@@ -90,11 +90,11 @@ class ActionChannel(ABC):
         if self._error is not None:
             raise self._copy_of_error()
 
-    def start(self, exchange: Exchange, request: Run) -> None:
+    def start(self, exchange: Exchange, request: Request) -> None:
         """Give the exchange an id and send the request under it. Raises InvalidRequest if it cannot be sent."""
         self._write(self._begin(exchange, request))
 
-    def start_all(self, exchanges: Iterable[Exchange], request: Run) -> None:
+    def start_all(self, exchanges: Iterable[Exchange], request: Request) -> None:
         """As `start` of the same request for each exchange, in one message."""
         frames = bytearray()
         try:
@@ -103,7 +103,7 @@ class ActionChannel(ABC):
         finally:
             self._write(bytes(frames))
 
-    def _begin(self, exchange: Exchange, request: Run) -> bytes:
+    def _begin(self, exchange: Exchange, request: Request) -> bytes:
         self.check()
         payload = self._payload(request)
         if (size_bytes := len(payload)) > MAX_PAYLOAD_BYTES:
@@ -117,7 +117,7 @@ class ActionChannel(ABC):
         self._exchanges[action_id] = exchange
         return encode_frame(FrameKind.RUN, action_id, payload)
 
-    def _payload(self, request: Run) -> bytes:
+    def _payload(self, request: Request) -> bytes:
         return request.payload()
 
     def send(self, message: HostMessage) -> None:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from dutyfree.errors import GuestMisbehaved
 from dutyfree.model.port import MAX_PORT
@@ -105,12 +105,20 @@ class SharedEntries(tuple[bytes, ...]):
     def of(cls, entries: Iterable[bytes]) -> Self:
         """The same entries, encoded."""
         shared = cls(entries)
-        shared.fields = _env_fields(shared)
+        shared.fields = env_fields(shared)
         return shared
 
 
-def _env_fields(entries: Iterable[bytes]) -> bytes:
+def env_fields(entries: Iterable[bytes]) -> bytes:
+    """Entries of an environment as fields of a RUN."""
     return b"".join([bytes_field(3, entry) for entry in entries])
+
+
+class Request(Protocol):
+    """What starts an action: a `Run`, or one that a node passes on."""
+
+    def payload(self) -> bytes:
+        """Everything apart from its id, which the channel chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,7 @@ class Run:
         """The request apart from its id, which the channel chooses."""
         fields = [number_field(1, self.mode)]
         fields += [bytes_field(2, arg) for arg in self.args]
-        fields.append(self.env.fields if isinstance(self.env, SharedEntries) else _env_fields(self.env))
+        fields.append(self.env.fields if isinstance(self.env, SharedEntries) else env_fields(self.env))
         if self.cwd:
             fields.append(bytes_field(4, self.cwd))
         if self.output_limit is not None:
@@ -298,6 +306,12 @@ class Exit:
     stderr_bytes: int = 0
 
     def encode(self) -> bytes:
+        if self.signal is None and self.exit_code is not None:  # a node passes on every end: the usual form is quick
+            payload = _USUAL_EXIT.pack(
+                *(1, 8, self.exit_code, 3, 8, self.execute_ns, 4, 8, self.cpu_us, 5, 8, self.peak_rss_bytes),
+                *(6, 8, self.flags, 7, 8, self.stdout_bytes, 8, 8, self.stderr_bytes),
+            )
+            return encode_frame(FrameKind.EXIT, self.id, payload)
         numbers = [self.exit_code, self.signal, self.execute_ns, self.cpu_us]
         numbers += [self.peak_rss_bytes, self.flags, self.stdout_bytes, self.stderr_bytes]
         fields = (number_field(tag, number) for tag, number in enumerate(numbers, 1) if number is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dutyfree.client.box import Box, inside
@@ -15,9 +14,10 @@ from dutyfree.guest.sandbox import GuestSandbox
 from dutyfree.leases.binding import MaskedEnvironment
 from dutyfree.model.environment import check_env
 from dutyfree.protocol.forms import BoxFacts, BoxState
+from dutyfree.server.node.client_run import ClientRun
 from dutyfree.server.node.relay import Relay
 from dutyfree.wire.fields import decode_text
-from dutyfree.wire.messages import Mode, Run, RunFlag
+from dutyfree.wire.messages import Mode, RunFlag
 
 if TYPE_CHECKING:
     from dutyfree.server.node.caller import Caller
@@ -70,13 +70,15 @@ class AttachedBox:
             egress=None if egress is None else self.box.egress.rules,
         )
 
-    def start(self, caller: Caller, client_id: int, request: Run) -> Relay:
+    def start(self, caller: Caller, client_id: int, request: ClientRun) -> Relay:
         """Start an action of the client. Raises LeaseLost, InvalidRequest and as `Runner.begin` does."""
         self._grant.fence.check()
         runner = self._runner()
         relay = Relay(caller, client_id, request, self, runner)
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms else None
-        runner.begin(relay, self._translated(caller, request, runner, relay.output_credit_bytes), timeout_s)
+        request.credit = relay.output_credit_bytes
+        self._translate(caller, request, runner)
+        runner.begin(relay, request, timeout_s)
         return relay
 
     def seen(self, error: DutyfreeError) -> DutyfreeError:
@@ -97,24 +99,24 @@ class AttachedBox:
         assert runner is not None  # _guest_of has checked it
         return runner
 
-    def _translated(self, caller: Caller, request: Run, runner: Runner, credit_bytes: int) -> Run:
-        session = request.session
+    def _translate(self, caller: Caller, request: ClientRun, runner: Runner) -> None:
+        """Write into the request what the guest is to have of it: its own ids, and the lease's environment."""
         if (wanted := _OF_ANOTHER.get(request.mode)) is not None:
-            other = caller.relay(session)
+            other = caller.relay(request.session)
             if other is None or other.mode != wanted or other.attached is not self:
                 if wanted is Mode.SESSION:
                     raise SessionEnded("the session's shell has exited", hint="open another session")
                 raise InvalidRequest("this listener was closed")
-            session = other.id
-        env = self._environment(request, runner) if request.mode in _WITH_ENVIRONMENT else ()
-        return replace(request, id=0, box=0, session=session, credit=credit_bytes, env=env)
+            request.session = other.id
+        elif request.mode in _WITH_ENVIRONMENT:
+            request.env = self._environment(request, runner)
 
-    def _environment(self, request: Run, runner: Runner) -> tuple[bytes, ...]:
+    def _environment(self, request: ClientRun, runner: Runner) -> tuple[bytes, ...]:
         """The sandbox's environment, the lease's over it, and the action's own over both."""
         environment = runner.environment.of_users if request.user else runner.environment
         bound: Mapping[str, str] = self._grant.env
-        if request.env:
-            own = dict(_entry(each) for each in request.env)
+        if request.own_env:
+            own = dict(_entry(each) for each in request.own_env)
             check_env(own)
             bound = self._grant.env.under(own)
         return environment.terminal_entries(bound) if request.flags & RunFlag.PTY else environment.entries(bound)

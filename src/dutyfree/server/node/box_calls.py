@@ -22,6 +22,7 @@ from dutyfree.protocol.forms import (
     LEASE,
     METRICS,
     PROCESS,
+    SAVED_CACHE,
     read_command,
     read_user,
 )
@@ -122,6 +123,10 @@ async def _discard(call: BoxCall) -> BoxAnswer:
     if (snapshot := call.caller.snapshots.pop(name, None)) is not None:
         await snapshot.discard()
     return _DONE
+
+
+async def _save_cache(call: BoxCall) -> BoxAnswer:
+    return {"saved": SAVED_CACHE.write(await call.box.save_cache(call.arguments.required("name", text)))}, b""
 
 
 async def _pause(call: BoxCall) -> BoxAnswer:
@@ -279,6 +284,7 @@ HANDLERS: Final[Mapping[str, BoxHandler]] = {
     "box.destroy": _destroy,
     "box.fork": _fork,
     "box.snapshot": _snapshot,
+    "box.save_cache": _save_cache,
     "box.pause": _pause,
     "box.resume": _resume,
     "box.metrics": _metrics,

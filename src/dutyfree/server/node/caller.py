@@ -18,10 +18,11 @@ from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, Inval
 from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
 from dutyfree.protocol.resumable import ResumableStream
 from dutyfree.server.node.attached import AttachedBox
+from dutyfree.server.node.client_run import ClientRun
 from dutyfree.server.node.identity import Identity
 from dutyfree.server.node.relay import Relay
 from dutyfree.wire.frames import Frame, FrameKind
-from dutyfree.wire.messages import InputEnd, OutputCredit, Resize, Run, Signal, decode_host
+from dutyfree.wire.messages import InputEnd, OutputCredit, Resize, Signal, decode_host
 
 if TYPE_CHECKING:
     from dutyfree.server.node.calls import Calls
@@ -154,8 +155,7 @@ class Caller:
 
     def _start(self, frame: Frame) -> None:
         self._check_new(frame.id)
-        request = decode_host(frame)
-        assert isinstance(request, Run)
+        request = ClientRun(frame.payload)
         try:
             if len(self._relays) >= MAX_UNDER_WAY:
                 raise CapacityError(f"{MAX_UNDER_WAY} actions of this client are under way already")

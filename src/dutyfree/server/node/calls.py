@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dutyfree.client.box import Box
 from dutyfree.codec import BILL, IMAGE, RESOURCES
-from dutyfree.codec.request import MOUNT
+from dutyfree.codec.request import CACHE, MOUNT
 from dutyfree.codec.values import fields, flag, mapping, number, optional, sequence, text
 from dutyfree.errors import InvalidRequest, LeaseLost, Unsupported
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
-from dutyfree.model import Egress, Image, Mount, Network
+from dutyfree.model import Cache, Egress, Image, Mount, Network
 from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, read_user
 from dutyfree.protocol.results import read_files
 from dutyfree.server.node import box_calls
@@ -28,7 +28,7 @@ Answer = tuple[Any, bytes]
 Handler = Callable[[Caller, Table, bytes], Awaitable[Answer]]
 _ACQUIRE: Final = (
     *("image", "resources", "network", "egress", "writes", "env", "isolation", "secrets", "files", "secret_files"),
-    *("workdir", "user", "mounts", "owner", "key", "labels", "timeout_s", "ttl_s", "strict"),
+    *("workdir", "user", "mounts", "caches", "owner", "key", "labels", "timeout_s", "ttl_s", "strict"),
 )
 
 
@@ -88,6 +88,7 @@ class Calls:
                 workdir=given("workdir", optional(text), None),
                 user=given("user", optional(read_user), None),
                 mounts=rules.check_mounts(given("mounts", sequence(_mount), ())),
+                caches=[_cache(each, owner) for each in given("caches", sequence(CACHE.decode_inner), ())],
                 owner=owner,
                 key=given("key", optional(text), None),
                 labels=given("labels", mapping(text), {}),
@@ -185,6 +186,13 @@ def _network(arguments: Table) -> Network | Egress | str:
 
 def _mount(value: Any) -> Mount:
     return MOUNT.decode_inner(value)
+
+
+def _cache(cache: Cache, owner: str) -> Cache:
+    """A client shares caches with its own owner's leases alone."""
+    if cache.owner not in ("", owner):
+        raise InvalidRequest("the owner of a cache is the token's", hint="leave `owner` out")
+    return Cache(cache.name, cache.target, max_bytes=cache.max_bytes, owner=owner)
 
 
 def _described(attached: AttachedBox) -> dict[str, Any]:

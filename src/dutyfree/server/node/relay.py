@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from dutyfree.errors import DutyfreeError, GuestMisbehaved, InfraFailed
 from dutyfree.guest.exchanges import ActionExchange
 from dutyfree.guest.runner import Runner
+from dutyfree.server.node.client_run import ClientRun
 from dutyfree.wire.frames import FrameKind, data_header, encode_frame
 from dutyfree.wire.messages import (
     INPUT_WINDOW_BYTES,
@@ -21,7 +22,6 @@ from dutyfree.wire.messages import (
     Mode,
     OutputEnd,
     Refused,
-    Run,
     RunFlag,
     Started,
 )
@@ -39,7 +39,9 @@ _WITH_STARTED: Final = (Mode.SESSION, Mode.DIAL, Mode.LISTEN, Mode.ACCEPT, Mode.
 class Relay(ActionExchange):
     """The node's side of the action, as the guest's channel sees it."""
 
-    def __init__(self, caller: Caller, client_id: int, request: Run, attached: AttachedBox, runner: Runner) -> None:
+    def __init__(
+        self, caller: Caller, client_id: int, request: ClientRun, attached: AttachedBox, runner: Runner
+    ) -> None:
         credit_bytes = min(request.credit, WINDOW_BYTES)
         super().__init__(credit_bytes, runner.known_limits)
         self._caller = caller
