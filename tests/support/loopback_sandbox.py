@@ -33,6 +33,9 @@ class LoopbackConnection:
         except OSError as error:
             raise LinkFailed(str(error)) from error
 
+    def write_now(self, data: bytes, *, last: bool = False) -> bool:
+        return False
+
     async def end_input(self) -> None:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
