@@ -95,7 +95,6 @@ class Relay:
         lets a limited part pass (the body of a request), the connection ends with the server's answer.
         """
         self._down, self._early = down, early
-        self._received.add_done_callback(self._has_received)
         self._timer = self._loop.call_later(min(self._idle_s, LINGER_S), self._look_at_time)
         self._loop.call_soon(self._receive)  # the first bytes go out before
         try:
@@ -126,14 +125,6 @@ class Relay:
                 self._received.result()
             return "idle"
         return "closed"
-
-    def _has_received(self, received: asyncio.Future[None]) -> None:
-        if received.cancelled():
-            return
-        if received.exception() is None:
-            self._idle_s = min(self._idle_s, LINGER_S)
-        elif self._timer is not None:
-            self._interrupt.reschedule(self._loop.time())
 
     def _look_at_time(self) -> None:
         """At least every `LINGER_S`, so that no other timer is needed when one side ends."""
@@ -218,5 +209,9 @@ class Relay:
             return
         if error is None:
             self._received.set_result(None)
-        else:
-            self._received.set_exception(error)
+            self._idle_s = min(self._idle_s, LINGER_S)
+            return
+        self._received.set_exception(error)
+        self._received.exception()  # nobody may be left to ask for it
+        if not self._interrupt.expired():
+            self._interrupt.reschedule(self._loop.time())
