@@ -95,7 +95,6 @@ class Relay:
         lets a limited part pass (the body of a request), the connection ends with the server's answer.
         """
         self._down, self._early = down, early
-        self._timer = self._loop.call_later(min(self._idle_s, LINGER_S), self._look_at_time)
         self._loop.call_soon(self._receive)  # the first bytes go out before
         try:
             return await self._both(self._up(up, head, first))
@@ -104,8 +103,8 @@ class Relay:
         except DutyfreeError:
             return "closed by the sandbox"
         finally:
-            self._timer.cancel()
-            self._timer = None
+            if self._timer is not None:
+                self._timer.cancel()
             if not self._received.done():
                 self._loop.remove_reader(self._fd)
                 self._received.cancel()
@@ -154,9 +153,10 @@ class Relay:
                 return
 
     def _receive(self) -> None:
-        if self._timer is None:
+        if self._received.done():
             return  # the connection has ended
         self._loop.add_reader(self._fd, self._readable)
+        self._look_at_time()
         if self._early:
             self._readable()
 
