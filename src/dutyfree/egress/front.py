@@ -56,7 +56,8 @@ class Client:
 
     async def write(self, data: bytes) -> None:
         """Send bytes to the program."""
-        await self.connection.write(data)
+        if not self.connection.write_now(data):
+            await self.connection.write(data)
 
     async def finish(self) -> None:
         """Close, in such a way that the program can read what was sent to it."""
