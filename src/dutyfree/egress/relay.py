@@ -61,8 +61,8 @@ class Budget:
 class Relay:
     """One connection, while it is carried. The caller closes both ends.
 
-    The calling task sends. What the server sends is passed on in the loop's callback for its socket, without a task,
-    as long as the client has room for it.
+    The calling task sends. What the server sends is passed on in the loop's callback for its socket, as long as the
+    client has room for it: an answer that is not large needs no task.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Relay:
         self._down: Filter = Everything()
         self._early = b""
         self._waiting: asyncio.Task[None] | None = None
-        """Waits for room at the client; nothing is read from the server meanwhile."""
+        """Waits for room at the client; no callback reads from the server meanwhile."""
 
     async def carry(
         self, up: Filter, down: Filter, *, head: bytes = b"", first: bytes = b"", early: bytes = b""
@@ -162,40 +162,43 @@ class Relay:
 
     def _readable(self) -> None:
         try:
-            data = self._early or self._upstream.recv(CHUNK_BYTES)
-            self._early = b""
-            self._pass_down(data)
+            passed, last = self._take()
+            if self._client.write_now(passed, last=last):
+                self._passed_down(passed, last)
+            else:
+                self._loop.remove_reader(self._fd)
+                self._waiting = self._loop.create_task(self._wait_for_room(passed, last))
         except BlockingIOError:
             pass
+        except Exception as error:  # the task that carries raises it
+            self._stop_receiving(error)
+
+    async def _wait_for_room(self, passed: bytes, last: bool) -> None:
+        """Receive in this task as long as the server is faster than the client."""
+        try:
+            while True:
+                if passed:
+                    await self._client.write(passed)
+                if last:
+                    await self._client.end_input()
+                self._passed_down(passed, last)
+                if last:
+                    return
+                await asyncio.sleep(0)  # a fast server must not keep the loop from all else
+                passed, last = self._take()
+        except BlockingIOError:
+            self._waiting = None
+            self._loop.add_reader(self._fd, self._readable)
         except Exception as error:
             self._stop_receiving(error)
 
-    def _pass_down(self, data: bytes) -> None:
-        """Send to the client what the server has sent; no bytes are its end. Raises Refused."""
-        last = not data
-        passed = b"" if last else self._down.feed(data)
-        if not passed and not last:
-            return
+    def _take(self) -> tuple[bytes, bool]:
+        """What may pass of the server's next bytes, and whether its end has come. Raises OSError and Refused."""
+        data = self._early or self._upstream.recv(CHUNK_BYTES)
+        self._early = b""
+        passed = self._down.feed(data) if data else b""
         self._budget.take(len(passed))
-        if self._client.write_now(passed, last=last):
-            self._passed_down(passed, last)
-        else:
-            self._loop.remove_reader(self._fd)
-            self._waiting = self._loop.create_task(self._wait_for_room(passed, last))
-
-    async def _wait_for_room(self, passed: bytes, last: bool) -> None:
-        try:
-            if passed:
-                await self._client.write(passed)
-            if last:
-                await self._client.end_input()
-        except (DutyfreeError, OSError) as error:
-            self._stop_receiving(error)
-            return
-        self._waiting = None
-        self._passed_down(passed, last)
-        if not last:
-            self._loop.add_reader(self._fd, self._readable)
+        return passed, not data
 
     def _passed_down(self, passed: bytes, last: bool) -> None:
         self._entry.received_bytes += len(passed)
