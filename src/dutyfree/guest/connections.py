@@ -197,8 +197,8 @@ class GuestConnection(Connection):
     async def write(self, data: bytes | str) -> None:
         await self._stream.give(data_bytes("data", data))
 
-    def write_now(self, data: bytes, *, last: bool = False) -> bool:
-        return self._stream.give_now(data, last=last)
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        return self._stream.give_now(data_bytes("data", data), last=last)
 
     async def end_input(self) -> None:
         await self._stream.end_input()
