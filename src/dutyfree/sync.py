@@ -1405,6 +1405,14 @@ class Connection:
         """Send all of `data`, text as UTF-8; waits for room. Raises InvalidRequest after `end_input`."""
         self._portal.call(lambda: self._inner.write(data))
 
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        """Send all of `data`, and with `last` the end of this side, if there is room for it at once.
+
+        False: nothing was sent, and `write` waits for room or says what is wrong. For callbacks of the event loop,
+        which cannot wait. Raises InvalidRequest for what is neither bytes nor text.
+        """
+        return self._portal.get(lambda: self._inner.write_now(data, last=last))
+
     def end_input(self) -> None:
         """Close this side: the program reads the end, and may still write. Idempotent."""
         self._portal.call(lambda: self._inner.end_input())

@@ -402,10 +402,11 @@ def _started(frame: Frame) -> Started:
     if not frame.payload:
         return Started(frame.id)
     fields = Fields(frame.payload)
-    addresses = tuple((fields.blob(tag), fields.number(tag + 1)) for tag in (1, 3) if fields.has(tag))
-    if any(port > MAX_PORT for _, port in addresses):
-        raise GuestMisbehaved(f"a STARTED with a port past {MAX_PORT}")
-    return Started(frame.id, addresses)
+    addresses = [(fields.blob(tag), fields.number(tag + 1)) for tag in (1, 3) if fields.has(tag)]
+    for _, port in addresses:
+        if port > MAX_PORT:
+            raise GuestMisbehaved(f"a STARTED with a port past {MAX_PORT}")
+    return Started(frame.id, tuple(addresses))
 
 
 def _exit(frame: Frame) -> Exit:
