@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+READ_BYTES: Final = 96 * 1024
 MAX_BUFFERED_BYTES: Final = 64 * 1024
 """What the other side may send before anything is wanted of it."""
 
 
-class Pipe(asyncio.Protocol):
-    """One connection."""
+class Pipe(asyncio.BufferedProtocol):
+    """One connection. It reads into a buffer of its own: the loop's would be allocated anew for each read."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
+        self._incoming = memoryview(bytearray(READ_BYTES))
         self._buffer = bytearray()
         self._closed = False
         self._changed: asyncio.Future[None] | None = None
@@ -24,7 +26,11 @@ class Pipe(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._incoming[:nbytes])
         if self._receive is not None:
             self._receive(data)
             return
