@@ -250,6 +250,7 @@ class Host:
         mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
@@ -271,9 +272,10 @@ class Host:
         `mounts` are directories and files of the host that the sandbox sees, read-only.
 
         The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
-        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
-        bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
-        in the pool's options, and without a pool never.
+        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `labels` are
+        kept with the lease for `find_leases`; they do not influence the sandbox or the pool. `timeout_s` bounds the
+        wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the
+        pool's options, and without a pool never.
 
         If the sandbox lacks a limit or wall that was asked for, by default or not, the host gives an UnenforcedWarning,
         once for each kind. With `strict` it gives the sandbox back, and raises Unsupported.
@@ -302,6 +304,7 @@ class Host:
                     mounts=mounts,
                     owner=owner,
                     key=key,
+                    labels=labels,
                     timeout_s=timeout_s,
                     ttl_s=ttl_s,
                     strict=strict,
@@ -317,6 +320,10 @@ class Host:
     def leases(self) -> list[Lease]:
         """The leases of this host, oldest first."""
         return self._portal.get(lambda: self._inner.leases())
+
+    def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
+        """The leases of this owner that have all of these labels, oldest first; by default all leases."""
+        return self._portal.call(lambda: self._inner.find_leases(owner=owner, labels=labels))
 
     def release(self, lease_id: str) -> None:
         """End a lease. Does nothing if it has ended; raises LeaseLost if it is not known."""
@@ -349,6 +356,7 @@ class Host:
         mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
@@ -373,6 +381,7 @@ class Host:
                 mounts=mounts,
                 owner=owner,
                 key=key,
+                labels=labels,
                 timeout_s=timeout_s,
                 ttl_s=ttl_s,
                 strict=strict,
@@ -715,13 +724,15 @@ class Box:
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
         merge: bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
-        `merge` are as in `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
-        missing `cwd`) raises from `Process.wait` and `Process.output`.
+        `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
+        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
+        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         return Process(
             self._portal.call(
@@ -734,6 +745,7 @@ class Box:
                     keep_output_bytes=keep_output_bytes,
                     user=user,
                     merge=merge,
+                    terminal=terminal,
                 )
             ),
             self._portal,
@@ -880,6 +892,10 @@ class Box:
         `reset` brings back that of the beginning of the lease. Raises InvalidRequest, with the limits of leases.
         """
         self._portal.call(lambda: self._inner.set_env(changes))
+
+    def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace the labels of the lease. Raises LeaseLost if it has ended, InvalidRequest past the limits."""
+        self._portal.call(lambda: self._inner.set_labels(labels))
 
     def reset(self) -> None:
         """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.
@@ -1123,6 +1139,10 @@ class Process:
         """Send a signal to its process group. Does nothing once it has ended."""
         self._portal.call(lambda: self._inner.signal(number))
 
+    def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal's window. Raises InvalidRequest for a process without a terminal."""
+        self._portal.call(lambda: self._inner.resize(rows, cols))
+
     def kill(self) -> None:
         """Kill the whole process tree, also processes outside the process group. Does nothing once it has ended."""
         self._portal.call(lambda: self._inner.kill())
@@ -1240,6 +1260,10 @@ class Terminal:
     def resize(self, rows: int, cols: int) -> None:
         """Change the size of the terminal's window; the command gets SIGWINCH."""
         self._portal.call(lambda: self._inner.resize(rows, cols))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's process group. Does nothing once it has ended."""
+        self._portal.call(lambda: self._inner.signal(number))
 
     def wait(self) -> Observation:
         """The observation, when the command has ended (its output is what `read` gave)."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from dutyfree.background.ring import Ring
+from dutyfree.background.terminal import TerminalStream
 from dutyfree.contract import ActionStream
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
 from dutyfree.model import Command, Observation, OutputChunk, ProcessInfo
@@ -30,6 +31,7 @@ class BackgroundProcess:
         self.id = f"p{number}"
         self.command = command
         self._stream = stream
+        self._terminal = stream if isinstance(stream, TerminalStream) else None
         self._ring = ring
         self._takes_input = takes_input
         self._on_end = on_end
@@ -58,6 +60,7 @@ class BackgroundProcess:
             error=self._error,
             output_bytes=self._ring.end,
             lost_bytes=self._ring.start,
+            terminal=self._terminal is not None,
         )
 
     async def read(self, offset: int, limit_bytes: int) -> OutputChunk | None:
@@ -98,6 +101,13 @@ class BackgroundProcess:
         """Send a signal to its process group. Does nothing once it has ended."""
         if self.running:
             await self._stream.signal(number)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal. Raises InvalidRequest if it has none."""
+        if self._terminal is None:
+            raise InvalidRequest(f"process {self.id} has no terminal", hint="start it with terminal=(rows, cols)")
+        if self.running:
+            await self._terminal.resize(rows, cols)
 
     async def kill(self) -> None:
         """Kill its whole process tree. Does nothing once it has ended."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable
 from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
 from dutyfree.background.ring import Budget, Ring
 from dutyfree.background.sessions import SessionTable
+from dutyfree.background.terminal import TerminalStream
 from dutyfree.checked import text, whole
-from dutyfree.contract import Sandbox
+from dutyfree.contract import Sandbox, Terminal
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, SandboxGone
 from dutyfree.model import Action
 
@@ -37,8 +39,10 @@ class ProcessTable:
         self._budget = Budget(MAX_SANDBOX_BYTES)
         self.sessions = SessionTable()
 
-    def start(self, action: Action, keep_bytes: int) -> BackgroundProcess:
+    def start(self, action: Action, keep_bytes: int, terminal: tuple[int, int] | None = None) -> BackgroundProcess:
         """Start `action`; with `stdin=None`, its input stays open. Raises CapacityError, and as `Sandbox.stream`.
+
+        With `terminal` (rows, columns) it runs on a pseudo-terminal of that size.
 
         It does not await anything: either the process is in the table, or nothing was started.
         """
@@ -49,13 +53,20 @@ class ProcessTable:
         process = BackgroundProcess(
             next(self._numbers),
             action.command,
-            self._sandbox.stream(action),
+            self._sandbox.stream(action) if terminal is None else self._on_terminal(action, *terminal),
             Ring(keep_bytes, self._budget),
             takes_input=action.stdin is None,
             on_end=self._ended,
         )
         self._running[process.id] = process
         return process
+
+    def _on_terminal(self, action: Action, rows: int, cols: int) -> TerminalStream:
+        def opened() -> Awaitable[Terminal]:
+            command, cwd, env, user = action.command, action.cwd, action.env, action.user
+            return self._sandbox.terminal(command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
+
+        return TerminalStream(opened, action.timeout_s)
 
     def get(self, process_id: str) -> BackgroundProcess:
         """The process of that id. Raises InvalidRequest if there is none, or none any more."""

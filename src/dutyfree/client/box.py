@@ -15,12 +15,12 @@ from dutyfree.client.bound import bind_again, bind_forks, destroy_all
 from dutyfree.client.git import BoxGit
 from dutyfree.client.keeper import LeaseKeeper
 from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
-from dutyfree.client.process import UNLIMITED_BYTES, Process
+from dutyfree.client.process import UNLIMITED_BYTES, Process, terminal_size
 from dutyfree.client.stream import Stream
 from dutyfree.contract import DEFAULT_DIAL_TIMEOUT_S, Connection, Files, Sandbox, Session, Snapshot, Terminal
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret
-from dutyfree.leases.table import Lease
+from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     DEFAULT_KEEP_OUTPUT_BYTES,
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -173,23 +173,27 @@ class Box:
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
         merge: bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
-        `merge` are as in `run`. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
-        missing `cwd`) raises from `Process.wait` and `Process.output`.
+        `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
+        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
+        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         limit_s = MAX_TIMEOUT_S if timeout_s is None else timeout_s
         if not isinstance(stdin, bool):
             raise wrong(
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
-        action = self._action(command, limit_s, cwd, env, None if stdin else b"", UNLIMITED_BYTES, user, merge)
+        size = None if terminal is None else terminal_size(terminal)
+        no_input = None if stdin or size is not None else b""
+        action = self._action(command, limit_s, cwd, env, no_input, UNLIMITED_BYTES, user, merge)
         await asyncio.sleep(0)  # others have their turn between the starts of a caller that starts hundreds
         self._fence.check()
-        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes)
+        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size)
         if self._log is not None:
             await self._log.started(action.command, f"runs in the background as {process.id}")
         return Process(process, self._fence)
@@ -357,6 +361,10 @@ class Box:
         """
         self._fence.check()
         self._grant.change_env(table("changes", changes))
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace the labels of the lease. Raises LeaseLost if it has ended, InvalidRequest past the limits."""
+        self._keeper.set_labels(self._grant, check_labels(table("labels", labels)))
 
     async def reset(self) -> None:
         """Restore the sandbox to its state at the beginning of the lease. All later changes and processes are gone.

@@ -42,6 +42,7 @@ class LeaseOptions(TypedDict, total=False):
     user: User | None
     mounts: Sequence[Mount]
     owner: str
+    labels: Mapping[str, str] | None
     timeout_s: float | None
     ttl_s: float | None
     strict: bool
@@ -109,6 +110,7 @@ class Host(ABC):
         mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
@@ -130,9 +132,10 @@ class Host(ABC):
         `mounts` are directories and files of the host that the sandbox sees, read-only.
 
         The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
-        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `timeout_s`
-        bounds the wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time
-        in the pool's options, and without a pool never.
+        same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `labels` are
+        kept with the lease for `find_leases`; they do not influence the sandbox or the pool. `timeout_s` bounds the
+        wait for a sandbox. The lease expires after `ttl_s` unless it is renewed; by default after the time in the
+        pool's options, and without a pool never.
 
         If the sandbox lacks a limit or wall that was asked for, by default or not, the host gives an UnenforcedWarning,
         once for each kind. With `strict` it gives the sandbox back, and raises Unsupported.
@@ -149,6 +152,10 @@ class Host(ABC):
     @abstractmethod
     def leases(self) -> list[Lease]:
         """The leases of this host, oldest first."""
+
+    @abstractmethod
+    async def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
+        """The leases of this owner that have all of these labels, oldest first; by default all leases."""
 
     @abstractmethod
     async def release(self, lease_id: str) -> None:
@@ -181,6 +188,7 @@ class Host(ABC):
         mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
@@ -203,6 +211,7 @@ class Host(ABC):
             mounts=mounts,
             owner=owner,
             key=key,
+            labels=labels,
             timeout_s=timeout_s,
             ttl_s=ttl_s,
             strict=strict,

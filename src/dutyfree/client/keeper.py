@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from dutyfree.leases.table import Lease
@@ -13,6 +14,9 @@ class LeaseKeeper(Protocol):
 
     def renew(self, grant: Grant, ttl_s: float | None = None) -> Lease:
         """Set the expiry of the lease to `ttl_s` from now. Raises LeaseLost if it has ended."""
+
+    def set_labels(self, grant: Grant, labels: Mapping[str, str]) -> Lease:
+        """Replace the labels of the lease. Raises LeaseLost if it has ended."""
 
     async def release(self, grant: Grant) -> None:
         """End the lease. Idempotent."""

@@ -23,7 +23,7 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.fence import another_loop
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
-from dutyfree.leases.table import Lease
+from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     Bill,
     Capability,
@@ -355,6 +355,7 @@ class LocalHost(Host):
         mounts: Sequence[Mount] = (),
         owner: str = "",
         key: str | None = None,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
@@ -366,6 +367,7 @@ class LocalHost(Host):
         _check_isolation(isolation, self._opened())
         if not isinstance(image, Recipe | Image | str | None):
             raise wrong("image", image, "a Recipe, an Image, the name of an image, or None")
+        noted = check_labels(labels)
         egress = network if isinstance(network, Egress) else None
         spec = spec_of(resources, network, writes, mounts)
         binding = NOTHING
@@ -390,7 +392,9 @@ class LocalHost(Host):
         wanted = await leasing.find(start, spec, max(0.001, deadline_s - time.monotonic()), for_lease=True)
         leasing.announcements.requested(start, spec)
         left_s = max(0.001, deadline_s - time.monotonic())
-        grant = await leasing.pool.acquire(wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding)
+        grant = await leasing.pool.acquire(
+            wanted, owner=owner, key=key, ttl_s=ttl_s, timeout_s=left_s, binding=binding, labels=noted
+        )
         if grant.sandbox.unenforced:
             try:
                 self._unenforced.check(grant.sandbox.unenforced, strict=strict)
@@ -414,6 +418,10 @@ class LocalHost(Host):
 
     def leases(self) -> list[Lease]:
         return list(self._opened_leasing().pool.leases())
+
+    async def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
+        wanted = check_labels(labels)
+        return [each for each in self.leases() if (owner is None or each.owner == owner) and each.has_labels(wanted)]
 
     async def release(self, lease_id: str) -> None:
         await self._opened_leasing().pool.release_by_id(text("lease_id", lease_id))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
-from dutyfree.checked import data_bytes, seconds, whole
+from dutyfree.checked import data_bytes, seconds, whole, wrong
 from dutyfree.leases.fence import Fence
 from dutyfree.model import DEFAULT_CHUNK_BYTES, Command, Observation, OutputChunk, ProcessInfo
 
@@ -89,6 +89,11 @@ class Process:
         async with self._fence:
             await self._inner.signal(number)
 
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal's window. Raises InvalidRequest for a process without a terminal."""
+        async with self._fence:
+            await self._inner.resize(rows, cols)
+
     async def kill(self) -> None:
         """Kill the whole process tree, also processes outside the process group. Does nothing once it has ended."""
         async with self._fence:
@@ -106,3 +111,12 @@ class Process:
 def _limit(timeout_s: float | None) -> float | None:
     """0 only looks whether it is there already."""
     return timeout_s if timeout_s is None or timeout_s == 0 else seconds("timeout_s", timeout_s)
+
+
+def terminal_size(size: tuple[int, int]) -> tuple[int, int]:
+    """The rows and columns of a terminal. Raises InvalidRequest."""
+    try:
+        rows, cols = size
+    except (TypeError, ValueError):
+        raise wrong("terminal", size, "a pair of rows and columns", hint="terminal=(24, 80)") from None
+    return whole("rows", rows, least=1, most=65535), whole("cols", cols, least=1, most=65535)

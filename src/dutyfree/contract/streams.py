@@ -105,6 +105,10 @@ class Terminal(ABC):
         """Change the size of the terminal's window; the command gets SIGWINCH."""
 
     @abstractmethod
+    async def signal(self, number: int) -> None:
+        """Send a signal to the command's process group. Does nothing once it has ended."""
+
+    @abstractmethod
     async def wait(self) -> Observation:
         """The observation, when the command has ended (its output is what `read` gave)."""
 

@@ -11,7 +11,7 @@ from dutyfree.guest.exchanges import OnTerminal
 from dutyfree.guest.runner import Runner
 from dutyfree.model import Action, Command, Observation, User
 from dutyfree.wire.fields import encode_text
-from dutyfree.wire.messages import Mode, Run, RunFlag
+from dutyfree.wire.messages import MAX_SIGNAL, Mode, Run, RunFlag
 
 _START_TIMEOUT_S: Final = 10.0
 _MAX_SIDE: Final = 65535
@@ -71,6 +71,11 @@ class GuestTerminal(Terminal):
         _check_size(rows, cols)
         if not self._exchange.finished:
             self._exchange.resize(rows, cols)
+
+    async def signal(self, number: int) -> None:
+        number = whole("the signal", number, least=1, most=MAX_SIGNAL)
+        if not self._exchange.finished:
+            self._exchange.signal(number)
 
     async def wait(self) -> Observation:
         end = await self._exchange.result()

@@ -7,17 +7,23 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from dutyfree.checked import seconds, text
+from dutyfree.checked import seconds, table, text
 from dutyfree.errors import InvalidRequest, LeaseLost
 
 MAX_NAME_CHARACTERS: Final = 256
 """The most characters of an owner's name, and of a key."""
+MAX_LABELS: Final = 64
+MAX_LABEL_NAME_CHARACTERS: Final = 128
+MAX_LABEL_CHARACTERS: Final = 4096
+"""The most characters of a label's value."""
 _STALE_EXPIRIES: Final = 64
 """Outdated entries that the heap of expiries may always have; it is rebuilt only above this."""
+
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _How = Literal["was released", "has expired"]
 
@@ -38,6 +44,14 @@ class Lease:
     """A repeated acquire with the same key gets the same lease."""
     expires_at: float | None = None
     """When it expires, in seconds since 1970; None if it does not."""
+    started_at: float = 0.0
+    """When it began, in seconds since 1970."""
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS, hash=False)
+    """What its owner has noted about it; read-only."""
+
+    def has_labels(self, labels: Mapping[str, str]) -> bool:
+        """Whether it has all of these labels, with these values."""
+        return all(self.labels.get(name) == value for name, value in labels.items())
 
 
 class _Ended(NamedTuple):
@@ -97,8 +111,16 @@ class LeaseTable:
         """The number of leases of each owner that has any. A view, which changes with the table."""
         return MappingProxyType(self._counts)
 
-    def grant(self, sandbox: str, owner: str, now_s: float, ttl_s: float, key: str | None = None) -> Lease:
-        """Lease the sandbox to the owner.
+    def grant(
+        self,
+        sandbox: str,
+        owner: str,
+        now_s: float,
+        ttl_s: float,
+        key: str | None = None,
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> Lease:
+        """Lease the sandbox to the owner. `labels` come from `check_labels`.
 
         Raises InvalidRequest for an invalid name or time. Raises RuntimeError, and changes nothing, if the sandbox is
         leased already, or if the key has a lease, also one that has ended: the caller must check `by_key` first.
@@ -112,7 +134,8 @@ class LeaseTable:
         self._token += 1
         self._number += 1
         expires_s, at = self._expiry(now_s + ttl_s)
-        lease = Lease(f"{self._prefix}-{self._number}", sandbox, owner, self._token, expires_s, key, at)
+        lease_id, started_at = f"{self._prefix}-{self._number}", now_s + self._wall_offset_s
+        lease = Lease(lease_id, sandbox, owner, self._token, expires_s, key, at, started_at, labels)
         self._live[lease.id] = lease
         self._by_sandbox[sandbox] = lease.id
         if key is not None:
@@ -129,6 +152,11 @@ class LeaseTable:
         self._live[lease_id] = renewed
         self._expect(renewed)
         return renewed
+
+    def set_labels(self, lease_id: str, token: int, now_s: float, labels: Mapping[str, str]) -> Lease:
+        """Replace the labels of the lease; they come from `check_labels`. Raises as `check` does."""
+        changed = self._live[lease_id] = replace(self.check(lease_id, token, now_s), labels=labels)
+        return changed
 
     def release(self, lease_id: str, token: int) -> Lease | None:
         """End the lease and return it, so that the caller can take its sandbox back; None if it had ended already.
@@ -256,6 +284,21 @@ def check_request(owner: str, key: str | None, ttl_s: float) -> None:
     if key is not None:
         _check_name("key", key)
     _check_ttl(ttl_s)
+
+
+def check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The labels as a copy that cannot be changed. Raises InvalidRequest for what is not text, or too much of it."""
+    if not labels:
+        return NO_LABELS
+    if len(table("labels", labels)) > MAX_LABELS:
+        raise InvalidRequest(f"{len(labels)} labels; a lease has at most {MAX_LABELS}")
+    for name, value in labels.items():
+        if not 0 < len(text("the name of a label", name)) <= MAX_LABEL_NAME_CHARACTERS:
+            limit = MAX_LABEL_NAME_CHARACTERS
+            raise InvalidRequest(f"the label {name!r:.40} has a name of {len(name)} characters, not 1 to {limit}")
+        if len(text(f"the label {name!r}", value)) > MAX_LABEL_CHARACTERS:
+            raise InvalidRequest(f"the label {name!r} has {len(value)} characters; the limit is {MAX_LABEL_CHARACTERS}")
+    return MappingProxyType(dict(labels))
 
 
 def _check_ttl(ttl_s: float) -> None:

@@ -48,3 +48,5 @@ class ProcessInfo:
     """How much it has written so far: the offset of its next byte of output."""
     lost_bytes: int
     """How much of that, from its beginning on, is no longer kept."""
+    terminal: bool = False
+    """Whether it runs on a pseudo-terminal."""

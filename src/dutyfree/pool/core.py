@@ -351,7 +351,7 @@ class PoolCore(Generic[G]):
 
     def _grant(self, request: Request[G], member: Member[G], now_s: float) -> None:
         self.members.lease(member)
-        lease = self.leases.grant(member.id, request.owner, now_s, request.ttl_s, request.key)
+        lease = self.leases.grant(member.id, request.owner, now_s, request.ttl_s, request.key, request.labels)
         self._commands.append(Give(request, lease, member))
 
     def _ready(self, member: Member[G], now_s: float, made_for: Request[G] | None = None) -> None:

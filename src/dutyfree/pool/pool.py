@@ -19,7 +19,7 @@ from dutyfree.checked import seconds
 from dutyfree.contract import SpanListener
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, LeaseLost, SubstrateFailed
 from dutyfree.leases.binding import NOTHING, Binding
-from dutyfree.leases.table import Lease, LeaseTable, check_request
+from dutyfree.leases.table import NO_LABELS, Lease, LeaseTable, check_request
 from dutyfree.model import Bill, Capability, Phase
 from dutyfree.pool.billing import Billing, SpanSink
 from dutyfree.pool.commands import Abort, CoreCommand, Expire, Give, Refuse, Start
@@ -139,6 +139,7 @@ class Pool:
         ttl_s: float | None = None,
         timeout_s: float | None = None,
         binding: Binding = NOTHING,
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> Grant:
         """Lease a sandbox in the wanted state.
 
@@ -154,7 +155,7 @@ class Pool:
         check_request(owner, key, ttl_s)
         seconds("timeout_s", timeout_s)
         now_s = self._now()
-        request = Request(wanted, owner, ttl_s, key, now_s, now_s + timeout_s)
+        request = Request(wanted, owner, ttl_s, key, now_s, now_s + timeout_s, labels=labels)
         if key is None:
             return await self._acquire(request, timeout_s, binding)
         # Pending acquires are checked first: their lease may be in the table already, while the grant is not complete.
@@ -204,6 +205,11 @@ class Pool:
         ttl_s = self._options.ttl_s if ttl_s is None else ttl_s
         grant.lease = self.core.leases.renew(grant.lease.id, grant.lease.token, self._now(), ttl_s)
         self._schedule()
+        return grant.lease
+
+    def set_labels(self, grant: Grant, labels: Mapping[str, str]) -> Lease:
+        """Replace the labels of the lease. Raises LeaseLost if it has ended."""
+        grant.lease = self.core.leases.set_labels(grant.lease.id, grant.lease.token, self._now(), labels)
         return grant.lease
 
     def get(self, lease_id: str) -> Grant:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from dutyfree.errors import CapacityError
+from dutyfree.leases.table import NO_LABELS
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.state import State
 
@@ -35,6 +36,7 @@ class Request(Generic[G]):
     """The rung on which the router found a sandbox: `hit` is the wanted state, `cold` means that it found none."""
     failures: int = 0
     """Failed operations for this request."""
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     @property
     def state(self) -> State:

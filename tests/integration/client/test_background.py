@@ -278,3 +278,81 @@ def test_without_await() -> None:
         assert not process.info.running
         with pytest.raises(TimeoutError):
             box.start("sleep 1000").wait(timeout_s=0.02)
+
+
+async def test_a_process_on_a_terminal_is_resized_written_to_and_read_by_many(box: dutyfree.Box) -> None:
+    process = await box.start(["/bin/sh"], terminal=(30, 90), env={"PS1": "$ "})
+    await process.write(b"tty && stty size\n")
+    seen, offset = b"", 0
+    while b"30 90" not in seen:
+        chunk = await process.read(offset, timeout_s=20)
+        assert chunk is not None
+        assert chunk.stream == "stdout"
+        seen, offset = seen + chunk.data, chunk.end
+    assert b"/dev/pts/" in seen
+    await process.resize(40, 100)
+    await process.write(b"stty size; exit 3\n")
+    assert (await process.wait(20)).exit_code == 3
+    assert (await all_of(box.process(process.id), offset)).count(b"40 100") == 1
+    assert [each.terminal for each in await box.processes()] == [True]
+    await process.write(b"late")
+    await process.resize(1, 1)
+
+
+async def test_a_process_on_a_terminal_is_ended_by_signals_kill_timeout_and_the_lease(
+    host: dutyfree.LocalHost, box: dutyfree.Box
+) -> None:
+    process = await box.start("sleep 4321", terminal=(24, 80))
+    await process.signal(signal.SIGTERM)
+    assert (await process.wait(20)).signal == signal.SIGTERM
+    process = await box.start("trap '' HUP TERM; sleep 4321", terminal=(24, 80))
+    await process.kill()
+    assert (await process.wait(20)).signal == signal.SIGKILL
+    process = await box.start("sleep 4321", terminal=(24, 80), timeout_s=0.2)
+    seen = await process.wait(20)
+    assert seen.timed_out
+    async with host.lease() as other:
+        process = await other.start("sleep 98437", terminal=(24, 80))
+        await process.resize(24, 81)
+        assert on_machine("98437")
+    assert await is_gone("98437")
+    with pytest.raises(dutyfree.LeaseLost):
+        await process.resize(24, 80)
+
+
+async def test_what_a_terminal_cannot_do_is_refused(box: dutyfree.Box) -> None:
+    process = await box.start("cat", terminal=(24, 80))
+    with pytest.raises(dutyfree.InvalidRequest, match="end of input"):
+        await process.end_input()
+    await process.write(b"\x04")
+    assert (await process.wait(20)).exit_code == 0
+    plain = await box.start("true")
+    with pytest.raises(dutyfree.InvalidRequest, match="no terminal"):
+        await plain.resize(24, 80)
+    for size in ((0, 80), (24, 70_000), (24,), 24):
+        with pytest.raises(dutyfree.InvalidRequest):
+            await box.start("true", terminal=size)  # type: ignore[arg-type]
+    lost = await box.start("true", cwd="/nowhere", terminal=(24, 80))
+    with pytest.raises(dutyfree.InvalidRequest, match="working directory"):
+        await lost.wait(20)
+    await lost.write(b"late")
+
+
+async def test_leases_are_found_by_owner_and_labels(host: dutyfree.LocalHost) -> None:
+    async with (
+        host.lease(owner="ann", labels={"task": "1", "step": "a"}) as first,
+        host.lease(owner="bob", labels={"task": "1"}) as second,
+    ):
+        begun = time.time()
+        assert first.lease.started_at <= begun < first.lease.started_at + 60
+        both = await host.find_leases(labels={"task": "1"})
+        assert [each.id for each in both] == [first.lease.id, second.lease.id]
+        assert [each.id for each in await host.find_leases(owner="bob")] == [second.lease.id]
+        assert await host.find_leases(owner="bob", labels={"task": "2"}) == []
+        await second.set_labels({"task": "2"})
+        again = await host.get(second.lease.id)
+        await again.renew(60)
+        assert again.lease.labels == {"task": "2"}
+        assert [each.id for each in await host.find_leases(owner="bob", labels={"task": "2"})] == [second.lease.id]
+    with pytest.raises(dutyfree.LeaseLost):
+        await second.set_labels({})

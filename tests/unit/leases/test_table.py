@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dutyfree.errors import CallerError, InvalidRequest, LeaseLost
-from dutyfree.leases.table import MAX_NAME_CHARACTERS, Lease, LeaseTable
+from dutyfree.leases.table import (
+    MAX_LABEL_CHARACTERS,
+    MAX_LABEL_NAME_CHARACTERS,
+    MAX_LABELS,
+    MAX_NAME_CHARACTERS,
+    Lease,
+    LeaseTable,
+    check_labels,
+)
 
 REMEMBERED = 6
 REMEMBER_S = 40.0
@@ -271,3 +280,36 @@ def test_ids_and_tokens_differ_between_tables_of_one_machine() -> None:
 def test_an_expiry_is_also_given_by_the_wall_clock() -> None:
     lease = LeaseTable(wall_offset_s=1e9).grant("box", "", 5.0, 60.0)
     assert (lease.expires_s, lease.expires_at) == (65.0, 1e9 + 65.0)
+
+
+def test_a_lease_keeps_labels_that_others_cannot_change() -> None:
+    table, given = LeaseTable(wall_offset_s=1e9), {"task": "17"}
+    lease = table.grant("box", "", 5.0, 60.0, labels=check_labels(given))
+    given["task"] = "18"
+    assert (lease.started_at, dict(lease.labels)) == (1e9 + 5.0, {"task": "17"})
+    assert lease.has_labels({})
+    assert lease.has_labels({"task": "17"})
+    assert not lease.has_labels({"task": "17", "step": "1"})
+    changed = table.set_labels(lease.id, lease.token, 6.0, check_labels({"step": "1"}))
+    assert table.get(lease.id, 6.0) == changed
+    assert table.renew(lease.id, lease.token, 7.0, 60.0).labels == {"step": "1"}
+    assert isinstance(hash(lease), int)
+    with pytest.raises(LeaseLost):
+        table.set_labels(lease.id, lease.token + 1, 6.0, check_labels({}))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {str(number): "" for number in range(MAX_LABELS + 1)},
+        {"x" * (MAX_LABEL_NAME_CHARACTERS + 1): ""},
+        {"": "x"},
+        {"a": "x" * (MAX_LABEL_CHARACTERS + 1)},
+        {"a": 1},
+        {1: "a"},
+        ["a"],
+    ],
+)
+def test_labels_are_bounded_texts(labels: Any) -> None:
+    with pytest.raises(InvalidRequest, match="label"):
+        check_labels(labels)

@@ -106,6 +106,10 @@ class GuardedTerminal(Terminal):
         async with self._gate:
             await self._inner.resize(rows, cols)
 
+    async def signal(self, number: int) -> None:
+        async with self._gate:
+            await self._inner.signal(number)
+
     async def wait(self) -> Observation:
         async with self._gate:
             return await self._inner.wait()
