@@ -7,12 +7,13 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
@@ -44,7 +45,7 @@ class Face:
         self._settings = settings
         self._sandboxes = Sandboxes(access, settings)
         self._answers = Answers()
-        self._uploading = asyncio.Semaphore(settings.max_uploads)
+        self._uploading: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def routes(self) -> list[Route]:
         """All routes. Each takes every method, so that nothing but the refusal is seen without a token."""
@@ -103,7 +104,7 @@ class Face:
         return {"message": "hello world"}
 
     async def _is_alive(self, request: Request, who: Who) -> dict[str, Any]:
-        lost = await self._sandboxes.lost(who)
+        lost = self._sandboxes.lost(who)
         return {"is_alive": not lost, "message": lost}
 
     async def _create_session(self, request: Request, who: Who) -> dict[str, Any]:
@@ -135,7 +136,9 @@ class Face:
         return await self._sandboxes.call(who, lambda box: commands.write(box, asked, self._settings))
 
     async def _upload(self, request: Request, who: Who) -> dict[str, Any]:
-        async with self._uploading:
+        # An owner with slow uploads holds up its own alone.
+        turn = self._uploading.setdefault(who.owner, asyncio.Semaphore(self._settings.max_uploads))
+        async with turn, asyncio.timeout(self._settings.upload_timeout_s):
             limited = Request(request.scope, _limited(request.receive, self._settings.max_upload_bytes + _FORM_BYTES))
             async with limited.form(max_files=1, max_fields=8, max_part_size=_FORM_BYTES) as form:
                 file, path = form.get("file"), form.get("target_path")
@@ -154,7 +157,8 @@ class Face:
         return {}
 
     async def _parsed(self, request: Request, parse: Callable[[Fields], P]) -> P:
-        body = await Request(request.scope, _limited(request.receive, self._settings.max_body_bytes)).body()
+        async with asyncio.timeout(self._settings.body_timeout_s):
+            body = await Request(request.scope, _limited(request.receive, self._settings.max_body_bytes)).body()
         return parse(Fields(body))
 
     def _needs_s(self, timeout_s: float | None) -> float:
@@ -184,8 +188,12 @@ async def _answer(working: Awaitable[dict[str, Any]]) -> tuple[int, bytes]:
         return FAILED, _json(of_dutyfree(error).transfer())
     except ValueError as error:
         return FAILED, _json(Failure("builtins.ValueError", str(error)).transfer())
-    except HTTPException:
-        raise
+    except HTTPException as error:
+        return error.status_code, _json({"detail": error.detail})
+    except TimeoutError:
+        return 408, _json({"detail": "the body did not come in time"})
+    except ClientDisconnect:
+        return 400, _json({"detail": "the body did not come"})
     except Exception:
         _log.exception("a call failed")
         return FAILED, _json(Failure.named("SwerexException", "the server failed").transfer())

@@ -29,7 +29,8 @@ class Answers:
             return await work()
         key = (who, request_id)
         if (before := self._answers.get(key)) is not None:
-            return await asyncio.shield(before)
+            await asyncio.wait({before})
+            return await work() if before.cancelled() else before.result()
         answer = self._answers[key] = asyncio.get_running_loop().create_future()
         try:
             status, body = await work()

@@ -10,11 +10,12 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dutyfree.client.box import Box
-from dutyfree.errors import CapacityError, InvalidRequest, LeaseLost, SandboxGone
+from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, SandboxGone
 from dutyfree.server.access import Access
 from dutyfree.server.swerex.settings import Settings
 
@@ -22,8 +23,6 @@ NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}(@[A-Za-z0-9._:/-]{1,128})?")
 FACE_LABEL: Final = "dutyfree.face"
 NAME_LABEL: Final = "dutyfree.swerex.name"
 FACE: Final = "swerex"
-_MAX_CLOSED: Final = 256
-"""How often a sandbox of one name can be closed within the ten minutes in which a host remembers keys."""
 T = TypeVar("T")
 
 
@@ -51,8 +50,8 @@ class _Place:
     box: Box | None = None
     lost: LeaseLost | SandboxGone | None = None
     """How its sandbox was lost. Calls raise it until `/close`: a new sandbox in its place would be a silent loss."""
-    until_s: float = 0.0
-    """When the lease expires, by this process's clock."""
+    renewed_s: float = 0.0
+    """When this process last renewed the lease."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -65,7 +64,9 @@ class Sandboxes:
         self._places: OrderedDict[Who, _Place] = OrderedDict()
 
     async def call(self, who: Who, work: Callable[[Box], Awaitable[T]], needs_s: float = 0.0) -> T:
-        """What `work` gives for the sandbox, which is acquired if there is none, and stays for `needs_s` at least.
+        """What `work` gives for the sandbox, which is acquired if there is none, and is kept while `work` goes on.
+
+        `needs_s` is the longest that it may take.
 
         Raises LeaseLost or SandboxGone, again until `close`, once the sandbox was lost; and as `Host.acquire`.
         """
@@ -80,21 +81,20 @@ class Sandboxes:
             raise
         except LeaseLost as error:
             place.box = None
-            if not _was_closed(error):
+            if not await self._was_released(box):
                 place.lost = error
+                raise
+            if "in progress" in error.message:
                 raise
         # It was closed through another gateway, or by an operator, before this call.
         return await self._used(place, await self._held(who, place), work, needs_s)
 
-    async def lost(self, who: Who) -> str:
+    def lost(self, who: Who) -> str:
         """How the sandbox was lost; empty if it lives, or was not acquired yet. Acquires nothing."""
         place = self._places.get(who)
-        if place is None:
-            return ""
-        if place.lost is None and place.box is not None and not place.box.alive:
-            await asyncio.sleep(0)
-            return f"sandbox {place.box.id} is gone"
-        return "" if place.lost is None else str(place.lost)
+        if place is None or place.lost is None:
+            return "the sandbox is gone" if place is not None and place.box is not None and not place.box.alive else ""
+        return str(place.lost)
 
     async def close(self, who: Who) -> None:
         """Release the sandbox. The next call acquires another one. Does nothing if there is none."""
@@ -121,8 +121,12 @@ class Sandboxes:
             return place.box
         async with place.turn:
             if place.box is None:
-                place.box = await self._found(who) or await self._acquired(who)
-                place.until_s = 0.0
+                try:
+                    place.box = await self._found(who) or await self._acquired(who)
+                except BaseException:
+                    self._places.pop(who, None)
+                    raise
+                place.renewed_s = 0.0
         return place.box
 
     async def _found(self, who: Who) -> Box | None:
@@ -131,44 +135,53 @@ class Sandboxes:
         return None
 
     async def _acquired(self, who: Who) -> Box:
-        """A new sandbox. The key gives two gateways that are asked at once the same one.
-
-        The host remembers the keys of ended leases for a while, so that the key counts how often it was closed.
-        """
+        """A new sandbox. If another gateway has acquired one at the same time, both take the older."""
         settings = self._settings
         image = settings.templates.get(who.template) if who.template else settings.image
         if who.template and image is None:
             raise InvalidRequest(f"there is no template {who.template!r}")
-        for number in range(_MAX_CLOSED):
-            try:
-                return await self._access.host.acquire(
-                    image,
-                    resources=settings.resources,
-                    network=settings.network,
-                    workdir=settings.workdir,
-                    owner=who.owner,
-                    key=f"{FACE}/{who.name}/{number}",
-                    labels=who.labels,
-                    timeout_s=settings.acquire_timeout_s,
-                    ttl_s=settings.ttl_s,
-                )
-            except LeaseLost:
-                continue
-        raise CapacityError(f"this sandbox was closed {_MAX_CLOSED} times within minutes", hint="use another name")
+        box = await self._access.host.acquire(
+            image,
+            resources=settings.resources,
+            network=settings.network,
+            workdir=settings.workdir,
+            owner=who.owner,
+            labels=who.labels,
+            timeout_s=settings.acquire_timeout_s,
+            ttl_s=settings.ttl_s,
+        )
+        oldest = await self._found(who)
+        if oldest is None or oldest.lease.id == box.lease.id:
+            return box
+        await box.close()
+        return oldest
+
+    async def _was_released(self, box: Box) -> bool:
+        """Whether the lease was released on purpose, and has not expired: the host's table remembers which."""
+        try:
+            await self._access.host.get(box.lease.id)
+        except LeaseLost as why:
+            return "was released" in why.message
+        return False
 
     async def _used(self, place: _Place, box: Box, work: Callable[[Box], Awaitable[T]], needs_s: float) -> T:
         ttl_s = self._settings.ttl_s
         now_s = time.monotonic()
-        if now_s + needs_s + ttl_s * 0.75 > place.until_s:
-            await box.renew(ttl_s + needs_s)
-            place.until_s = now_s + ttl_s + needs_s
+        if now_s - place.renewed_s > ttl_s / 4:
+            await box.renew(ttl_s)
+            place.renewed_s = now_s
+        if needs_s < ttl_s / 4:
+            return await work(box)
+        keeping = asyncio.create_task(_keep(box, ttl_s))
         try:
             return await work(box)
         finally:
-            if place.until_s - time.monotonic() > 2 * ttl_s:
-                place.until_s = 0.0  # the next call sets the usual time again
+            keeping.cancel()
 
 
-def _was_closed(error: LeaseLost) -> bool:
-    """Whether the lease was released before the call, which so did nothing."""
-    return "was released" in error.message and "in progress" not in error.message
+async def _keep(box: Box, ttl_s: float) -> None:
+    """Renew the lease again and again. Not once for the whole time: the lease of a gateway that dies must expire."""
+    with suppress(DutyfreeError):
+        while True:
+            await asyncio.sleep(ttl_s / 4)
+            await box.renew(ttl_s)

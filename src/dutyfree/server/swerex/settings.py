@@ -38,6 +38,9 @@ class Settings:
     max_upload_files: int = 100_000
     """Files and directories of a zip file."""
     max_uploads: int = 8
-    """Uploads at the same time. Others wait."""
+    """Of one owner at the same time. Others wait."""
+    body_timeout_s: float = 60.0
+    """The longest time in which a body must have come, apart from uploads."""
+    upload_timeout_s: float = 900.0
     max_sandboxes: int = 10_000
     """How many sandboxes this process keeps at hand. Others are looked up for each call."""
