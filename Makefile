@@ -27,7 +27,7 @@ $(READY): pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found" >&2; exit 1; }
 	@$(STEP) 'set-up: a virtual environment in $(VENV)' $(PYTHON) -m venv $(VENV)
 	@$(STEP) 'set-up: compile Dutyfree; install it, and what tests and measuring need (one to three minutes)' \
-		scripts/progress $(BIN)/python -m pip install --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud,measure]'
+		scripts/progress $(BIN)/python -m pip install --disable-pip-version-check -e '.[test,dev,fuzz,docker,cloud,measure,server]'
 	@touch $@
 
 # An editable install compiles once; this keeps what it installed current while native/ is being changed.

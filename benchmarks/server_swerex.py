@@ -28,7 +28,7 @@ from swerex.runtime.remote import RemoteRuntime
 
 import dutyfree
 from dutyfree.server.access import StaticAccess
-from dutyfree.server.swerex import app
+from dutyfree.server.swerex import SwerexApp
 
 TOKEN = "benchmark"
 PORTS = {"dutyfree": 18731, "swe-rex": 18732}
@@ -39,7 +39,7 @@ CALLS = {"dutyfree": 20, "swe-rex": 4}
 async def serve() -> None:
     """The face over cells of this machine."""
     async with dutyfree.local(substrate="cell") as host:
-        face = app(StaticAccess(host, {TOKEN: "benchmark"}))
+        face = SwerexApp(StaticAccess(host, {TOKEN: "benchmark"}))
         config = uvicorn.Config(face, host="127.0.0.1", port=PORTS["dutyfree"], log_level="warning", access_log=False)
         await uvicorn.Server(config).serve()
 

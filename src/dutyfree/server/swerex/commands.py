@@ -19,10 +19,9 @@ _NOT_RUN: Final = {"No such file or directory": 2, "Permission denied": 13}
 async def execute(box: Box, request: Execute, settings: Settings) -> dict[str, Any]:
     """Run a command as `subprocess.run` does, but for `env`, which is added to the image's environment."""
     argv = _argv(request)
-    limit_s = settings.max_timeout_s
     seen = await box.run(
         argv,
-        timeout_s=limit_s if request.timeout_s is None else min(request.timeout_s, limit_s),
+        timeout_s=settings.limited_s(request.timeout_s),
         env=request.env,
         cwd=settings.workdir if request.cwd is None else posixpath.join(settings.workdir, request.cwd),
         merge=request.merge_output_streams,

@@ -54,7 +54,7 @@ async def run(box: Box, action: BashAction | Interrupt, settings: Settings) -> d
         return await _interact(box, session, action, settings)
     if not syntax.is_plain(action.command):
         await _check_syntax(box, action.command)
-    timeout_s = settings.max_timeout_s if action.timeout_s is None else min(action.timeout_s, settings.max_timeout_s)
+    timeout_s = settings.limited_s(action.timeout_s)
     try:
         seen = await session.run(action.command, timeout_s=timeout_s, output_limit_bytes=settings.max_output_bytes)
     except SessionEnded:
@@ -79,7 +79,7 @@ async def close(box: Box, name: str) -> dict[str, Any]:
 
 
 async def _interact(box: Box, session: Session, action: BashAction, settings: Settings) -> dict[str, Any]:
-    timeout_s = settings.max_timeout_s if action.timeout_s is None else min(action.timeout_s, settings.max_timeout_s)
+    timeout_s = settings.limited_s(action.timeout_s)
     program = await interactive.running(box, action.session)
     if program is not None:
         seen = await interactive.speak(program, action.command, action.expect, timeout_s)

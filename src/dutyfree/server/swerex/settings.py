@@ -44,3 +44,7 @@ class Settings:
     upload_timeout_s: float = 900.0
     max_sandboxes: int = 10_000
     """How many sandboxes this process keeps at hand. Others are looked up for each call."""
+
+    def limited_s(self, timeout_s: float | None) -> float:
+        """The time limit of a command that asks for this one."""
+        return self.max_timeout_s if timeout_s is None else min(timeout_s, self.max_timeout_s)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
+import posixpath
 import stat
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import IO, Any, Final
@@ -19,33 +18,30 @@ from dutyfree.threads import in_thread
 _PIECE_BYTES: Final = 1024**2
 
 
-async def upload(box: Box, file: IO[bytes], path: str, *, unzip: bool, settings: Settings) -> dict[str, Any]:
-    """Put the file at `path`, or what the zip file holds below it."""
-    with tempfile.TemporaryDirectory(prefix="dutyfree-upload-") as scratch:
-        local = Path(scratch) / "content"
-        try:
-            await in_thread(_unpack if unzip else _copy, file, local, settings)
-            await box.files.upload(local, path)
-        except FileFailed as error:
-            raise of_dutyfree(error, path) from None
-        except zipfile.BadZipFile as error:
-            raise Failure("zipfile.BadZipFile", str(error)) from None
-        except (NotImplementedError, RuntimeError, ValueError) as error:
-            raise Failure.of(error) from None
+async def upload(box: Box, received: Path, path: str, *, unzip: bool, settings: Settings) -> dict[str, Any]:
+    """Put the received file at `path`, or what it holds as a zip file below that."""
+    try:
+        if unzip:
+            content = received.with_name("content")
+            await in_thread(_unpack, received, content, settings)
+        else:
+            content = received
+            content.chmod(0o644)
+        await box.files.upload(content, posixpath.join(settings.workdir, path))
+    except FileFailed as error:
+        raise of_dutyfree(error, path) from None
+    except zipfile.BadZipFile as error:
+        raise Failure("zipfile.BadZipFile", str(error)) from None
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise Failure.of(error) from None
     return {}
 
 
-def _copy(file: IO[bytes], local: Path, settings: Settings) -> None:
-    with local.open("xb") as target:
-        shutil.copyfileobj(file, target, _PIECE_BYTES)
-    local.chmod(0o644)
-
-
-def _unpack(file: IO[bytes], local: Path, settings: Settings) -> None:
+def _unpack(received: Path, local: Path, settings: Settings) -> None:
     """Unpack a zip file below `local`, as `ZipFile.extractall` does: files and directories with the usual modes."""
     local.mkdir(mode=0o755)
     left_bytes = settings.max_upload_bytes
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(received) as archive:
         entries = archive.infolist()
         if len(entries) > settings.max_upload_files:
             raise ValueError(f"the zip file has {len(entries)} entries; at most {settings.max_upload_files} are taken")

@@ -14,7 +14,7 @@ from swerex.runtime.remote import RemoteRuntime
 
 import dutyfree
 from dutyfree.server.access import StaticAccess
-from dutyfree.server.swerex import Settings, app
+from dutyfree.server.swerex import Settings, SwerexApp
 
 TOKENS = {"alice-token": "alice", "bob-token": "bob"}
 
@@ -30,7 +30,7 @@ async def served(host: dutyfree.LocalHost, settings: Settings) -> AsyncIterator[
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
-        face = app(StaticAccess(host, TOKENS), settings)
+        face = SwerexApp(StaticAccess(host, TOKENS), settings)
         server = QuietServer(uvicorn.Config(face, log_level="warning", access_log=False, lifespan="off"))
         task = asyncio.create_task(server.serve([listener]))
         try:
