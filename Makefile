@@ -103,6 +103,11 @@ test:
 suites: native
 	$(BIN)/python tests/suites $(SUITES)
 
+# swe-rex's own tests, and mini-swe-agent on a bug of attrs, against the SWE-ReX face. Needs the package registries.
+.PHONY: compat-swe-rex
+compat-swe-rex: native
+	$(BIN)/python -W ignore::dutyfree.errors.UnenforcedWarning tests/compat/swe_rex/run.py
+
 # What rollouts cost here, on every substrate that this machine has: within three minutes, with a page to look at.
 bench: few-packages native
 	$(BIN)/dutyfree bench --output .build/bench-$(shell date +%Y%m%d-%H%M%S)
