@@ -14,6 +14,7 @@ import uvicorn
 import dutyfree
 from dutyfree.server.access import StaticAccess
 from dutyfree.server.e2b import E2BApp, Settings
+from dutyfree.server.listening import http_config
 
 TOKENS = {"e2b_ann": "ann", "e2b_bob": "bob"}
 
@@ -42,14 +43,8 @@ def e2b_server(settings: Settings | None = None, **host_options: Any) -> Iterato
     async def serve() -> None:
         async with dutyfree.local(**host_options) as host:
             app = E2BApp(StaticAccess(host, TOKENS), settings)
-            config = uvicorn.Config(
-                app,
-                host="127.0.0.1",
-                port=0,
-                http="httptools",
-                ws=app.websocket_protocol,
-                log_level="error",
-                timeout_graceful_shutdown=3,
+            config = http_config(
+                app, app.websocket_protocol, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=3
             )
             server = uvicorn.Server(config)
             servers.append(server)
