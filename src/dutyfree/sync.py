@@ -601,6 +601,10 @@ class Box:
         self._inner = inner
         self._portal = portal
 
+    def detach(self) -> str:
+        """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
+        return self._portal.get(lambda: self._inner.detach())
+
     @property
     def id(self) -> str:
         """The sandbox's name in spans and logs."""
@@ -746,6 +750,29 @@ class Box:
                     user=user,
                     merge=merge,
                     terminal=terminal,
+                )
+            ),
+            self._portal,
+        )
+
+    def start_watch(
+        self,
+        path: FilePath,
+        *,
+        recursive: bool = False,
+        keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
+        user: User | None = None,
+    ) -> Process:
+        """Watch a directory in the background, as `files.watch` does, until `Process.kill` or the lease's end.
+
+        Its output is JSON, one line for each change: `kind`, `path`, and where they matter `is_directory` and
+        `moved_from`. The first line, of the kind `ready`, comes once every later change is seen. What keeps it from
+        watching raises from `Process.read` and `output`. Raises CapacityError as `start` does.
+        """
+        return Process(
+            self._portal.call(
+                lambda: self._inner.start_watch(
+                    path, recursive=recursive, keep_output_bytes=keep_output_bytes, user=user
                 )
             ),
             self._portal,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from dutyfree.background.ring import Ring
 from dutyfree.background.terminal import TerminalStream
+from dutyfree.background.watching import WatchStream
 from dutyfree.contract import ActionStream
 from dutyfree.errors import DutyfreeError, InvalidRequest, SubstrateFailed
 from dutyfree.model import Command, Observation, OutputChunk, ProcessInfo
@@ -32,6 +33,7 @@ class BackgroundProcess:
         self.command = command
         self._stream = stream
         self._terminal = stream if isinstance(stream, TerminalStream) else None
+        self._watches = isinstance(stream, WatchStream)
         self._ring = ring
         self._takes_input = takes_input
         self._on_end = on_end
@@ -61,6 +63,7 @@ class BackgroundProcess:
             output_bytes=self._ring.end,
             lost_bytes=self._ring.start,
             terminal=self._terminal is not None,
+            watch=self._watches,
         )
 
     async def read(self, offset: int, limit_bytes: int) -> OutputChunk | None:

@@ -11,10 +11,11 @@ from dutyfree.background.process import BackgroundProcess
 from dutyfree.background.ring import Budget, Ring
 from dutyfree.background.sessions import SessionTable
 from dutyfree.background.terminal import TerminalStream
+from dutyfree.background.watching import WatchStream
 from dutyfree.checked import text, whole
-from dutyfree.contract import Sandbox, Terminal
+from dutyfree.contract import ActionStream, Sandbox, Terminal, Watch
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, SandboxGone
-from dutyfree.model import Action
+from dutyfree.model import Action, Command
 
 MAX_RUNNING: Final = 1024
 """The most background processes that run in one sandbox at the same time."""
@@ -46,18 +47,26 @@ class ProcessTable:
 
         It does not await anything: either the process is in the table, or nothing was started.
         """
-        keep_bytes = whole("keep_output_bytes", keep_bytes, least=1, most=MAX_KEEP_BYTES)
+        self._check(keep_bytes)
+        stream = self._sandbox.stream(action) if terminal is None else self._on_terminal(action, *terminal)
+        return self._begin(action.command, stream, keep_bytes, takes_input=action.stdin is None)
+
+    def start_watch(self, watch: Watch, command: Command, keep_bytes: int) -> BackgroundProcess:
+        """Watch a directory. Raises as `start` does."""
+        self._check(keep_bytes)
+        return self._begin(command, WatchStream(watch), keep_bytes, takes_input=False)
+
+    def _check(self, keep_bytes: int) -> None:
+        whole("keep_output_bytes", keep_bytes, least=1, most=MAX_KEEP_BYTES)
         if len(self._running) >= MAX_RUNNING:
             hint = "end some of them, or wait for one"
             raise CapacityError(f"{MAX_RUNNING} background processes run in this sandbox already", hint=hint)
-        process = BackgroundProcess(
-            next(self._numbers),
-            action.command,
-            self._sandbox.stream(action) if terminal is None else self._on_terminal(action, *terminal),
-            Ring(keep_bytes, self._budget),
-            takes_input=action.stdin is None,
-            on_end=self._ended,
-        )
+
+    def _begin(
+        self, command: Command, stream: ActionStream, keep_bytes: int, *, takes_input: bool
+    ) -> BackgroundProcess:
+        number, ring = next(self._numbers), Ring(keep_bytes, self._budget)
+        process = BackgroundProcess(number, command, stream, ring, takes_input=takes_input, on_end=self._ended)
         self._running[process.id] = process
         return process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -65,6 +66,13 @@ class Box:
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
         self._log: ActionLog | None = None
+        self._warning: weakref.finalize[..., Box] | None = None
+
+    def detach(self) -> str:
+        """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
+        if self._warning is not None:
+            self._warning.detach()
+        return self.lease.id
 
     @property
     def id(self) -> str:
@@ -196,6 +204,27 @@ class Box:
         process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size)
         if self._log is not None:
             await self._log.started(action.command, f"runs in the background as {process.id}")
+        return Process(process, self._fence)
+
+    async def start_watch(
+        self,
+        path: FilePath,
+        *,
+        recursive: bool = False,
+        keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
+        user: User | None = None,
+    ) -> Process:
+        """Watch a directory in the background, as `files.watch` does, until `Process.kill` or the lease's end.
+
+        Its output is JSON, one line for each change: `kind`, `path`, and where they matter `is_directory` and
+        `moved_from`. The first line, of the kind `ready`, comes once every later change is seen. What keeps it from
+        watching raises from `Process.read` and `output`. Raises CapacityError as `start` does.
+        """
+        place, user = path_text("path", path), self._user if user is None else user
+        files = self._sandbox.files if user is None else self._sandbox.files.as_user(user)
+        self._fence.check()
+        watch = files.watch(place, recursive=recursive)
+        process = self._grant.processes(self._sandbox).start_watch(watch, ("watch", place), keep_output_bytes)
         return Process(process, self._fence)
 
     async def processes(self) -> list[ProcessInfo]:

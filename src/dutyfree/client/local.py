@@ -402,8 +402,7 @@ class LocalHost(Host):
                 await leasing.pool.withdraw(grant)
                 raise
         box = Box(grant, leasing.pool)
-        if not grant.lease.labels:  # otherwise it is meant to be found again, by its labels
-            watch_box(box, grant.fence, grant.lease.id)
+        watch_box(box, grant.fence, grant.lease.id)
         return box
 
     def bill(self, *, advice: str | Path | None = None) -> Bill:

@@ -50,3 +50,5 @@ class ProcessInfo:
     """How much of that, from its beginning on, is no longer kept."""
     terminal: bool = False
     """Whether it runs on a pseudo-terminal."""
+    watch: bool = False
+    """Whether it is a directory that is watched (`Box.start_watch`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import time
@@ -312,8 +313,8 @@ async def test_a_process_on_a_terminal_is_ended_by_signals_kill_timeout_and_the_
     seen = await process.wait(20)
     assert seen.timed_out
     async with host.lease() as other:
-        process = await other.start("sleep 98437", terminal=(24, 80))
-        await process.resize(24, 81)
+        process = await other.start("echo ready; sleep 98437", terminal=(24, 80))
+        await ready(process)
         assert on_machine("98437")
     assert await is_gone("98437")
     with pytest.raises(dutyfree.LeaseLost):
@@ -356,3 +357,26 @@ async def test_leases_are_found_by_owner_and_labels(host: dutyfree.LocalHost) ->
         assert [each.id for each in await host.find_leases(owner="bob", labels={"task": "2"})] == [second.lease.id]
     with pytest.raises(dutyfree.LeaseLost):
         await second.set_labels({})
+
+
+async def test_a_directory_is_watched_in_the_background(box: dutyfree.Box) -> None:
+    await box.run("mkdir -p /tmp/seen/below")
+    process = await box.start_watch("/tmp/seen", recursive=True)
+    first = await process.read(0, timeout_s=20)
+    assert first is not None
+    assert json.loads(first.data) == {"kind": "ready"}
+    await box.run("echo hello > /tmp/seen/below/a; mv /tmp/seen/below/a /tmp/seen/b; rm /tmp/seen/b")
+    lines, offset = b"", first.end
+    while b"removed" not in lines:
+        chunk = await process.read(offset, timeout_s=20)
+        assert chunk is not None
+        lines, offset = lines + chunk.data, chunk.end
+    events = [json.loads(line) for line in lines.splitlines()]
+    assert {"kind": "created", "path": "/tmp/seen/below/a"} in events
+    assert {"kind": "moved", "path": "/tmp/seen/b", "moved_from": "/tmp/seen/below/a"} in events
+    assert [each.watch for each in await box.processes()] == [True]
+    await process.kill()
+    assert await process.read(offset, timeout_s=20) is None
+    lost = await box.start_watch("/nowhere")
+    with pytest.raises(dutyfree.FileFailed):
+        await lost.read(0, timeout_s=20)

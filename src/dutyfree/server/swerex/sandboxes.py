@@ -150,6 +150,7 @@ class Sandboxes:
             timeout_s=settings.acquire_timeout_s,
             ttl_s=settings.ttl_s,
         )
+        box.detach()
         oldest = await self._found(who)
         if oldest is None or oldest.lease.id == box.lease.id:
             return box
