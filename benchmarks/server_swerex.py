@@ -28,6 +28,7 @@ from swerex.runtime.remote import RemoteRuntime
 
 import dutyfree
 from dutyfree.server.access import StaticAccess
+from dutyfree.server.listening import http_config
 from dutyfree.server.swerex import SwerexApp
 
 TOKEN = "benchmark"
@@ -40,7 +41,7 @@ async def serve() -> None:
     """The face over cells of this machine."""
     async with dutyfree.local(substrate="cell") as host:
         face = SwerexApp(StaticAccess(host, {TOKEN: "benchmark"}))
-        config = uvicorn.Config(face, host="127.0.0.1", port=PORTS["dutyfree"], log_level="warning", access_log=False)
+        config = http_config(face, host="127.0.0.1", port=PORTS["dutyfree"])
         await uvicorn.Server(config).serve()
 
 

@@ -39,11 +39,12 @@ async def serve(port: int) -> None:
 
     import dutyfree
     from dutyfree.server.access import StaticAccess
+    from dutyfree.server.listening import http_config
     from dutyfree.server.swerex import SwerexApp
 
     async with dutyfree.local(substrate="cell") as host:
         face = SwerexApp(StaticAccess(host, {TOKEN: "compat"}))
-        await uvicorn.Server(uvicorn.Config(face, port=port, log_level="warning", access_log=False)).serve()
+        await uvicorn.Server(http_config(face, host="127.0.0.1", port=port)).serve()
 
 
 def prepared(directory: Path) -> Path:

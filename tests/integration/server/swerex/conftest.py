@@ -14,6 +14,7 @@ from swerex.runtime.remote import RemoteRuntime
 
 import dutyfree
 from dutyfree.server.access import StaticAccess
+from dutyfree.server.listening import http_config
 from dutyfree.server.swerex import Settings, SwerexApp
 
 TOKENS = {"alice-token": "alice", "bob-token": "bob"}
@@ -31,7 +32,7 @@ async def served(host: dutyfree.LocalHost, settings: Settings) -> AsyncIterator[
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         face = SwerexApp(StaticAccess(host, TOKENS), settings)
-        server = QuietServer(uvicorn.Config(face, log_level="warning", access_log=False, lifespan="off"))
+        server = QuietServer(http_config(face))
         task = asyncio.create_task(server.serve([listener]))
         try:
             yield listener.getsockname()[1]

@@ -141,6 +141,28 @@ async def test_bodies_are_checked_and_bounded(host: dutyfree.LocalHost, gateway:
     assert (await post(port, "execute", odd, **key))[0] == 511
 
 
+async def test_slow_broken_and_doubled_requests(host: dutyfree.LocalHost, gateway: Gateway) -> None:
+    port = await gateway(body_timeout_s=0.3, upload_timeout_s=0.3)
+    head = "POST /{} HTTP/1.1\r\nHost: x\r\nX-API-Key: alice-token\r\nContent-Length: 100\r\n"
+    form = "Content-Type: multipart/form-data; boundary=xyz\r\n"
+    for route, more in (("execute", ""), ("upload", form)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{head.format(route)}{more}\r\n--xyz".encode())
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+        _, gone = await asyncio.open_connection("127.0.0.1", port)
+        gone.write(f"{head.format(route)}{more}\r\n--xyz".encode())
+        await gone.drain()
+        gone.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{head.format('execute')}X-API-Key: bob-token\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+    assert await client(port).is_alive()
+    assert host.leases() == []
+
+
 async def test_a_repeated_request_runs_once(gateway: Gateway) -> None:
     port = await gateway()
     body = json.dumps({"command": "sleep 0.2; echo x >> /tmp/count; wc -l < /tmp/count", "shell": True}).encode()
