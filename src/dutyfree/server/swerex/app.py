@@ -80,7 +80,7 @@ class SwerexApp:
         if scope["method"] != method:
             raise Refused(405, "Method Not Allowed")
         request_id = http.header(scope, b"x-request-id")
-        return await self._answers.once(who, request_id, lambda: _answer(work(receive, scope, who)))
+        return await self._answers.once(who, scope["path"], request_id, lambda: _answer(work(receive, scope, who)))
 
     async def _who(self, scope: Scope) -> Who:
         """Whose sandbox it is. Raises Refused with 403 without a token, and 401 for a wrong one."""
@@ -100,7 +100,7 @@ class SwerexApp:
         return {"message": "hello world"}
 
     async def _is_alive(self, receive: Receive, scope: Scope, who: Who) -> dict[str, Any]:
-        lost = self._sandboxes.lost(who)
+        lost = await self._sandboxes.lost(who)
         return {"is_alive": not lost, "message": lost}
 
     async def _create_session(self, receive: Receive, scope: Scope, who: Who) -> dict[str, Any]:

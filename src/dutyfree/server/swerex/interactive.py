@@ -33,26 +33,35 @@ class Seen:
     expected: str
 
 
-async def running(box: Box, session: str) -> Process | None:
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that runs, and how much it had printed when it was found."""
+
+    process: Process
+    offset: int
+
+
+async def running(box: Box, session: str) -> Program | None:
     """The program that runs in the session, if one does."""
     for info in reversed(await box.processes()):
-        if info.running and info.terminal and list(info.command)[3:] == [_MARK, session]:
-            return box.process(info.id)
+        if info.running and info.terminal and tuple(info.command[3:]) == (_MARK, session):
+            return Program(box.process(info.id), info.output_bytes)
     return None
 
 
-async def start(box: Box, session: Session, name: str, command: str) -> Process:
+async def start(box: Box, session: Session, name: str, command: str) -> Program:
     """Start a program on a terminal, where the session is and with its environment."""
     cwd, env = _place((await session.run(_PLACE_LINE, timeout_s=_PLACE_TIMEOUT_S)).stdout)
     argv = ["bash", "-c", _QUIT_ECHO + command, _MARK, name]
-    return await box.start(argv, cwd=cwd, env=env, terminal=(24, 80), keep_output_bytes=_KEPT_BYTES)
+    process = await box.start(argv, cwd=cwd, env=env, terminal=(24, 80), keep_output_bytes=_KEPT_BYTES)
+    return Program(process, 0)
 
 
-async def expect(process: Process, offset: int, patterns: tuple[str, ...], timeout_s: float) -> Seen | None:
+async def expect(program: Program, patterns: tuple[str, ...], timeout_s: float) -> Seen | None:
     """Wait until the program prints one of the patterns, or ends; None if it does not do so in time."""
     wanted = expecting.compiled(patterns)
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-    text, searched = "", 0
+    text, searched, offset = "", 0, program.offset
     end_s = time.monotonic() + timeout_s
     while True:
         if (found := expecting.first(wanted, text, max(0, searched - expecting.LONGEST_MATCH))) is not None:
@@ -62,7 +71,7 @@ async def expect(process: Process, offset: int, patterns: tuple[str, ...], timeo
         if left_s <= 0:
             return None
         try:
-            chunk = await process.read(offset, timeout_s=left_s)
+            chunk = await program.process.read(offset, timeout_s=left_s)
         except TimeoutError:
             return None
         if chunk is None:
@@ -73,22 +82,20 @@ async def expect(process: Process, offset: int, patterns: tuple[str, ...], timeo
         text += decoder.decode(chunk.data)
 
 
-async def speak(process: Process, line: str, patterns: tuple[str, ...], timeout_s: float) -> Seen | None:
+async def speak(program: Program, line: str, patterns: tuple[str, ...], timeout_s: float) -> Seen | None:
     """Type a line, and wait as `expect` does for what comes after it."""
-    offset = process.info.output_bytes
-    await process.write(f"{line}\n")
-    return await expect(process, offset, patterns, timeout_s)
+    await program.process.write(f"{line}\n")
+    return await expect(program, patterns, timeout_s)
 
 
-async def interrupt(process: Process, patterns: tuple[str, ...], timeout_s: float, tries: int) -> Seen:
+async def interrupt(program: Program, patterns: tuple[str, ...], timeout_s: float, tries: int) -> Seen:
     """Press Ctrl-C until the program prints one of the patterns or ends; in the end, kill it."""
-    offset = process.info.output_bytes
     for _ in range(max(tries, 1)):
-        await process.write(b"\x03")
-        if (seen := await expect(process, offset, patterns, timeout_s)) is not None:
+        await program.process.write(b"\x03")
+        if (seen := await expect(program, patterns, timeout_s)) is not None:
             return seen
-    await process.kill()
-    seen = await expect(process, offset, (), _PLACE_TIMEOUT_S)
+    await program.process.kill()
+    seen = await expect(program, (), _PLACE_TIMEOUT_S)
     if seen is None:
         raise Failure("pexpect.exceptions.TIMEOUT", "Failed to interrupt session")
     return seen

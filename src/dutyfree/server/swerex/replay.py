@@ -19,15 +19,15 @@ class Answers:
     """The last answers of this process. Those of another gateway are not known here."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[tuple[Who, str], asyncio.Future[tuple[int, bytes]]] = OrderedDict()
+        self._answers: OrderedDict[tuple[Who, str, str], asyncio.Future[tuple[int, bytes]]] = OrderedDict()
 
     async def once(
-        self, who: Who, request_id: str | None, work: Callable[[], Awaitable[tuple[int, bytes]]]
+        self, who: Who, path: str, request_id: str | None, work: Callable[[], Awaitable[tuple[int, bytes]]]
     ) -> tuple[int, bytes]:
-        """The status and body that `work` gives, or gave for the same id before."""
+        """The status and body that `work` gives, or gave for the same path and id before."""
         if request_id is None or not 0 < len(request_id) <= MAX_ID_CHARACTERS:
             return await work()
-        key = (who, request_id)
+        key = (who, path, request_id)
         if (before := self._answers.get(key)) is not None:
             await asyncio.wait({before})
             return await work() if before.cancelled() else before.result()

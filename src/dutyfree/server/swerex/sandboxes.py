@@ -89,12 +89,16 @@ class Sandboxes:
         # It was closed through another gateway, or by an operator, before this call.
         return await self._used(place, await self._held(who, place), work, needs_s)
 
-    def lost(self, who: Who) -> str:
-        """How the sandbox was lost; empty if it lives, or was not acquired yet. Acquires nothing."""
+    async def lost(self, who: Who) -> str:
+        """How the sandbox was lost; empty if it lives, was closed or was not acquired yet. Acquires nothing."""
         place = self._places.get(who)
-        if place is None or place.lost is None:
-            return "the sandbox is gone" if place is not None and place.box is not None and not place.box.alive else ""
-        return str(place.lost)
+        if place is None:
+            return ""
+        if place.lost is not None:
+            return str(place.lost)
+        if place.box is None or place.box.alive or await self._was_released(place.box):
+            return ""
+        return f"sandbox {place.box.id} is gone"
 
     async def close(self, who: Who) -> None:
         """Release the sandbox. The next call acquires another one. Does nothing if there is none."""
@@ -131,7 +135,8 @@ class Sandboxes:
 
     async def _found(self, who: Who) -> Box | None:
         for lease in await self._access.leases(who.owner, who.labels):
-            return await self._access.box(who.owner, lease.id)
+            with suppress(LeaseLost):  # it has ended meanwhile
+                return await self._access.box(who.owner, lease.id)
         return None
 
     async def _acquired(self, who: Who) -> Box:

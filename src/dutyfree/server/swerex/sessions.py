@@ -7,7 +7,7 @@ from typing import Any, Final
 from dutyfree.client.box import Box
 from dutyfree.contract import Session
 from dutyfree.errors import InvalidRequest, SessionEnded
-from dutyfree.server.swerex import interactive, syntax
+from dutyfree.server.swerex import expecting, interactive, syntax
 from dutyfree.server.swerex.failures import Failure
 from dutyfree.server.swerex.interactive import PROMPT
 from dutyfree.server.swerex.requests import BashAction, CreateSession, Interrupt
@@ -73,13 +73,14 @@ async def close(box: Box, name: str) -> dict[str, Any]:
     """Close a session, and end its interactive program."""
     session = _get(box, name)
     if (program := await interactive.running(box, name)) is not None:
-        await program.kill()
+        await program.process.kill()
     await session.close()
     return {"session_type": "bash"}
 
 
 async def _interact(box: Box, session: Session, action: BashAction, settings: Settings) -> dict[str, Any]:
     timeout_s = settings.limited_s(action.timeout_s)
+    expecting.compiled(action.expect)  # raises before anything is started
     program = await interactive.running(box, action.session)
     if program is not None:
         seen = await interactive.speak(program, action.command, action.expect, timeout_s)
@@ -87,7 +88,7 @@ async def _interact(box: Box, session: Session, action: BashAction, settings: Se
         return _observation("", 0)
     else:
         program = await interactive.start(box, session, action.session, action.command)
-        seen = await interactive.expect(program, 0, action.expect, timeout_s)
+        seen = await interactive.expect(program, action.expect, timeout_s)
     if seen is None:
         raise _timed_out(action)
     output = seen.output

@@ -56,6 +56,7 @@ async def test_gateways_share_sandboxes_and_sessions(host: dutyfree.LocalHost, g
     await one.run_in_session(BashAction(command="word=kept"))
     assert (await two.run_in_session(BashAction(command="echo $word"))).output == "kept\n"
     await two.close()
+    assert await one.is_alive()
     with pytest.raises(SessionDoesNotExistError):
         await one.run_in_session(BashAction(command="echo $word"))
     assert len(host.leases()) == 1
@@ -66,6 +67,7 @@ async def test_a_lost_sandbox_is_an_error_until_it_is_closed(host: dutyfree.Loca
     await said(runtime, "true")
     box = await host.get(host.leases()[0].id)
     await box.destroy()
+    assert not await runtime.is_alive()
     for _ in range(2):
         with pytest.raises(SwerexException, match="is gone"):
             await said(runtime, "true")

@@ -170,3 +170,5 @@ async def test_an_interactive_program_times_out_and_is_interrupted(session: Remo
 async def test_expected_texts_that_could_take_long_are_refused(session: RemoteRuntime) -> None:
     with pytest.raises(ValueError, match="repeats something"):
         await session.run_in_session(line("cat", is_interactive_command=True, expect=["(a+)+b"]))
+    seen = await session.run_in_session(line("nothing", is_interactive_quit=True, expect=["never"]))
+    assert (seen.output, seen.expect_string) == ("", PROMPT)
