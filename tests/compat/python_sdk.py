@@ -24,8 +24,11 @@ from urllib.parse import urlparse
 
 import e2b
 from e2b import AsyncSandbox, CommandExitException, Sandbox
+from e2b.sandbox.commands.command_handle import PtySize
 
 CHECKS: dict[str, Callable[[], None]] = {}
+LOOP = asyncio.new_event_loop()
+"""Of all checks: older versions keep connections from one call to the next."""
 
 
 class NotThere(Exception):
@@ -35,7 +38,7 @@ class NotThere(Exception):
 def check(function: Callable[[], Any]) -> Callable[[], Any]:
     """Add a check."""
     if inspect.iscoroutinefunction(function):
-        CHECKS[function.__name__] = lambda: asyncio.run(function())
+        CHECKS[function.__name__] = lambda: LOOP.run_until_complete(function())
     else:
         CHECKS[function.__name__] = function
     return function
@@ -269,18 +272,15 @@ def stream_input() -> None:
 def pty() -> None:
     """A terminal: its size, input, a second reader, its end."""
     with sandbox() as box:
-        size = (
-            getattr(e2b, "PtySize", None) or __import__("e2b.sandbox.commands.command_handle", fromlist=["x"]).PtySize
-        )
-        terminal = box.pty.create(size(rows=30, cols=90))
-        box.pty.resize(terminal.pid, size(rows=40, cols=100))
+        terminal = box.pty.create(PtySize(rows=30, cols=90))
+        box.pty.resize(terminal.pid, PtySize(rows=40, cols=100))
         box.pty.send_stdin(terminal.pid, b"stty size; tty; exit 0\n")
         output: list[bytes] = []
         terminal.wait(on_pty=output.append)
         text = b"".join(output)
         assert b"40 100" in text, text
         assert b"/dev/pts/" in text, text
-        terminal = box.pty.create(size(rows=24, cols=80))
+        terminal = box.pty.create(PtySize(rows=24, cols=80))
         equal(box.pty.kill(terminal.pid), True)
 
 
@@ -500,7 +500,7 @@ def network_rules() -> None:
 @check
 def errors() -> None:
     """Wrong keys, templates and ids."""
-    raised(Exception, lambda: Sandbox.create(api_key="e2b_wrong"))
+    raised(Exception, lambda: Sandbox.create(api_key="e2b_" + "0" * 40))
     raised(e2b.SandboxException, lambda: Sandbox.create("no-such-template"))
     raised(e2b.NotFoundException, lambda: Sandbox.connect("0123456789abcdef-1-0123456789abcdef"))
     raised(e2b.SandboxException, lambda: Sandbox.create(timeout=10**9))
@@ -604,11 +604,8 @@ async def async_pty() -> None:
     """The async client: a terminal."""
     box = await AsyncSandbox.create()
     try:
-        size = (
-            getattr(e2b, "PtySize", None) or __import__("e2b.sandbox.commands.command_handle", fromlist=["x"]).PtySize
-        )
         output: list[bytes] = []
-        terminal = await box.pty.create(size(rows=24, cols=80), on_data=output.append)
+        terminal = await box.pty.create(PtySize(rows=24, cols=80), on_data=output.append)
         await box.pty.send_stdin(terminal.pid, b"echo a$((20+22)); exit\n")
         await terminal.wait()
         assert b"a42" in b"".join(output), output
