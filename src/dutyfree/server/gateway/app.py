@@ -8,6 +8,7 @@ from dutyfree.errors import DutyfreeError
 from dutyfree.server.e2b.app import E2BApp
 from dutyfree.server.e2b.http import Receive, Scope, Send
 from dutyfree.server.gateway.access import NodeAccess
+from dutyfree.server.swerex import SwerexApp
 
 METRICS_PATH: Final = "/metrics"
 HEALTH_PATH: Final = "/health"
@@ -17,16 +18,20 @@ _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayApp:
     """Health for all, metrics for operators; everything else belongs to a face."""
 
-    def __init__(self, access: NodeAccess, e2b: E2BApp) -> None:
+    def __init__(self, access: NodeAccess, e2b: E2BApp, swerex: SwerexApp) -> None:
         self._access = access
         self._e2b = e2b
+        self._swerex = swerex
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own = scope["type"] == "http" and scope["method"] == "GET" and not self._names_sandbox(scope)
-        if own and scope["path"] == HEALTH_PATH:
+        if scope["type"] != "http" or self._names_sandbox(scope):
+            await self._e2b(scope, receive, send)
+        elif scope["path"] == HEALTH_PATH and scope["method"] == "GET":
             await self._health(send)
-        elif own and scope["path"] == METRICS_PATH:
+        elif scope["path"] == METRICS_PATH and scope["method"] == "GET":
             await self._metrics(scope, send)
+        elif self._swerex.claims(scope):
+            await self._swerex(scope, receive, send)
         else:
             await self._e2b(scope, receive, send)
 

@@ -96,6 +96,7 @@ class Calls:
                 ttl_s=math.inf if ttl_s is None else ttl_s,
                 strict=given("strict", flag, False),
             )
+        box.detach()  # the lease is its owner's, whatever becomes of this client
         self._node.began(box.lease)
         if ttl_s is None:
             caller.ends_with_it.add(box.lease.id)
