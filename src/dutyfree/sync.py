@@ -872,7 +872,7 @@ class Box:
 
     def kept_session(self, name: str) -> Session:
         """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
-        return Session(self._portal.get(lambda: self._inner.kept_session(name)), self._portal)
+        return Session(self._portal.call(lambda: self._inner.kept_session(name)), self._portal)
 
     @contextmanager
     def terminal(

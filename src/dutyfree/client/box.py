@@ -273,7 +273,7 @@ class Box:
             inner = await self._grant.processes(self._sandbox).sessions.keep(name, opening)
         return self._fenced_session(inner)
 
-    def kept_session(self, name: str) -> Session:
+    async def kept_session(self, name: str) -> Session:
         """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
         self._fence.check()
         return self._fenced_session(self._grant.processes(self._sandbox).sessions.get(name))

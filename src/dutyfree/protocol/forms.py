@@ -193,7 +193,7 @@ METRICS: Final = Codec("metrics", _write_metrics, _read_metrics)
 
 
 def _write_process(info: ProcessInfo) -> dict[str, Any]:
-    names = ("id", "started_at", "running", "exit_code", "signal", "output_bytes", "lost_bytes", "terminal")
+    names = ("id", "started_at", "running", "exit_code", "signal", "output_bytes", "lost_bytes", "terminal", "watch")
     return {
         **{name: getattr(info, name) for name in names},
         "command": info.command if isinstance(info.command, str) else list(info.command),
@@ -213,6 +213,7 @@ def _read_process(table: Table) -> ProcessInfo:
         output_bytes=table.required("output_bytes", natural),
         lost_bytes=table.required("lost_bytes", natural),
         terminal=table.required("terminal", flag),
+        watch=table.required("watch", flag),
     )
 
 

@@ -169,11 +169,13 @@ class RemoteBox(Box):
     ) -> Session:
         own = {} if env is None else dict(table("env", env))
         await self._call("session.keep", name=name, cwd=path_or_none("cwd", cwd), env=own, user=user)
-        return self.kept_session(name)
+        return self._kept(name)
 
-    def kept_session(self, name: str) -> Session:
-        """A session of `keep_session` by its name. The node is not asked: the first line raises if there is none."""
-        self._fence.check()
+    async def kept_session(self, name: str) -> Session:
+        await self._call("session.check", name=name)
+        return self._kept(name)
+
+    def _kept(self, name: str) -> Session:
         return GuardedSession(RemoteKeptSession(self._connection, self._inside.box, name), self._fence)
 
     async def pause(self) -> None:

@@ -238,11 +238,11 @@ async def _session_keep(call: BoxCall) -> BoxAnswer:
 
 
 async def _session_check(call: BoxCall) -> BoxAnswer:
-    return {"alive": call.box.kept_session(call.arguments.required("name", text)).alive}, b""
+    return {"alive": (await call.box.kept_session(call.arguments.required("name", text))).alive}, b""
 
 
 async def _session_run(call: BoxCall) -> BoxAnswer:
-    session = call.box.kept_session(call.arguments.required("name", text))
+    session = await call.box.kept_session(call.arguments.required("name", text))
     seen = await session.run(
         call.arguments.required("line", text),
         timeout_s=call.arguments.given("timeout_s", number, DEFAULT_TIMEOUT_S),
@@ -253,12 +253,12 @@ async def _session_run(call: BoxCall) -> BoxAnswer:
 
 
 async def _session_interrupt(call: BoxCall) -> BoxAnswer:
-    await call.box.kept_session(call.arguments.required("name", text)).interrupt()
+    await (await call.box.kept_session(call.arguments.required("name", text))).interrupt()
     return _DONE
 
 
 async def _session_close(call: BoxCall) -> BoxAnswer:
-    await call.box.kept_session(call.arguments.required("name", text)).close()
+    await (await call.box.kept_session(call.arguments.required("name", text))).close()
     return _DONE
 
 

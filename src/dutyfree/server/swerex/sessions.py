@@ -27,12 +27,12 @@ _NOT_FOUND: Final = 127
 
 async def create(box: Box, request: CreateSession) -> dict[str, Any]:
     """Open a session, and source its files."""
-    if _find(box, request.session) is not None:
+    if await _find(box, request.session) is not None:
         raise Failure.named("SessionExistsError", f"session {request.session} already exists")
     try:
         session = await box.keep_session(_PREFIX + request.session)
     except InvalidRequest:
-        if _find(box, request.session) is None:
+        if await _find(box, request.session) is None:
             raise
         raise Failure.named("SessionExistsError", f"session {request.session} already exists") from None
     sources = [f"source {path}" for path in request.startup_source]  # unquoted, as SWE-ReX has it: "~/.profile" works
@@ -47,7 +47,7 @@ async def create(box: Box, request: CreateSession) -> dict[str, Any]:
 
 async def run(box: Box, action: BashAction | Interrupt, settings: Settings) -> dict[str, Any]:
     """Run a command in a session, speak to its interactive program, or interrupt either."""
-    session = _get(box, action.session)
+    session = await _get(box, action.session)
     if isinstance(action, Interrupt):
         return await _interrupt(box, session, action)
     if action.is_interactive_command or action.is_interactive_quit:
@@ -71,7 +71,7 @@ async def run(box: Box, action: BashAction | Interrupt, settings: Settings) -> d
 
 async def close(box: Box, name: str) -> dict[str, Any]:
     """Close a session, and end its interactive program."""
-    session = _get(box, name)
+    session = await _get(box, name)
     if (program := await interactive.running(box, name)) is not None:
         await program.process.kill()
     await session.close()
@@ -112,15 +112,15 @@ async def _check_syntax(box: Box, command: str) -> None:
         raise syntax.refused(command, seen.exit_code, decoded(seen.stdout), decoded(seen.stderr))
 
 
-def _find(box: Box, name: str) -> Session | None:
+async def _find(box: Box, name: str) -> Session | None:
     try:
-        return box.kept_session(_PREFIX + name)
+        return await box.kept_session(_PREFIX + name)
     except InvalidRequest:
         return None
 
 
-def _get(box: Box, name: str) -> Session:
-    session = _find(box, name)
+async def _get(box: Box, name: str) -> Session:
+    session = await _find(box, name)
     if session is None:
         raise _unknown(name)
     return session
