@@ -23,7 +23,7 @@ PYTHON = ("2.7.0", "2.13.3", "2.20.3", "2.30.0", "2.40.0", "2.52.1", "2.63.0")
 """The first is a year older than the last."""
 JAVASCRIPT = ("2.7.0", "2.51.0")
 BEGIN, END = "<!-- compat: begin -->", "<!-- compat: end -->"
-LIMIT_S = 600
+LIMIT_S = 240
 
 Outcomes = dict[str, str]
 

@@ -544,8 +544,8 @@ def memory_is_not_lost_in_silence() -> None:
     with sandbox() as box:
         needs(box, "fork")
         box.commands.run("sleep 300", background=True)
-        equal(raised(e2b.SandboxException, box.fork).status_code, 501)  # type: ignore[attr-defined]
-        equal(raised(e2b.SandboxException, box.create_snapshot).status_code, 501)  # type: ignore[attr-defined]
+        assert "501" in str(raised(e2b.SandboxException, box.fork))
+        assert "501" in str(raised(e2b.SandboxException, box.create_snapshot))
 
 
 @check

@@ -40,6 +40,8 @@ def test_headers_go_before_the_host_name() -> None:
     assert find_target(headers[:2], "d") == Target("y", 49983)
     assert find_target(headers[:1], "d") == Target("x", 80)
     assert find_target([], "d") is None
+    assert find_target([(b"host", b"localhost"), (b"x-access-token", b"abc-1.ff")], "d") == Target("abc-1", 49983)
+    assert find_target([(b"x-access-token", b"abc")], "d") is None
 
 
 @pytest.mark.parametrize(
