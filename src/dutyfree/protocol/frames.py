@@ -19,6 +19,8 @@ from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, Frame, FrameKind, Rule, 
 VERSION: Final = 1
 UPGRADE_PATH: Final = "/dutyfree/native"
 PROTOCOL: Final = "dutyfree"
+SNAPSHOT_PREFIX: Final = "dutyfree-snapshot:"
+"""How the references of images begin that are snapshots on a node."""
 MAX_GREETING_BYTES: Final = 16 * 1024
 MAX_CALL_BYTES: Final = 32 * 1024 * 1024
 """The files that a lease binds, 16 MiB at most, are in one call."""

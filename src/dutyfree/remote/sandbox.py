@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 from dutyfree.checked import whole
 from dutyfree.codec import IMAGE
 from dutyfree.codec.values import sequence, text
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
-from dutyfree.errors import DutyfreeError, LeaseLost, SandboxGone
+from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, SandboxGone
 from dutyfree.guest.environment import Environment
 from dutyfree.guest.sandbox import GuestSandbox
 from dutyfree.model import Image, Metrics, Phase, Span
 from dutyfree.protocol.forms import BOX_FACTS, METRICS, BoxFacts
 from dutyfree.remote.channel import RemoteChannel
 from dutyfree.remote.connection import NodeConnection
+from dutyfree.tables import Table
 
 LIFECYCLE_S = 660.0
 """The time limit of a reset, a snapshot or a fork: the node has one of its own."""
+
+
+def release_late(connection: NodeConnection, answer: Any) -> None:
+    """End a lease that nobody waits for any more: its `acquire` was given up."""
+    with suppress(InvalidRequest):
+        connection.tell("release", lease=Table(answer, "the answer to acquire").under("lease").required("id", text))
 
 
 class OwnEntries(Environment):
@@ -91,8 +100,8 @@ class RemoteSandbox(GuestSandbox):
         start_ns = time.monotonic_ns()
         answer, _ = await self._connection.call("box.snapshot", box=self._box, limit_s=LIFECYCLE_S)
         self._report(Phase.SNAPSHOT, start_ns)
-        name, image = answer.required("snapshot", text), answer.required("image", IMAGE.decode_inner)
-        return RemoteSnapshot(self._connection, self._box, name, image)
+        image = answer.required("image", IMAGE.decode_inner)
+        return RemoteSnapshot(self._connection, answer.required("owner", text), image)
 
     async def fork(self, count: int) -> list[Sandbox]:
         self._check()
@@ -101,7 +110,10 @@ class RemoteSandbox(GuestSandbox):
         answer, _ = await self._connection.call("box.fork", box=self._box, count=count, limit_s=LIFECYCLE_S)
         self._report(Phase.FORK, start_ns)
         forks = answer.required("forks", sequence(BOX_FACTS.decode_inner))
-        return [RemoteSandbox(self._connection, facts, self._on_span) for facts in forks]
+        return [self._forked(facts) for facts in forks]
+
+    def _forked(self, facts: BoxFacts) -> RemoteSandbox:
+        return RemoteSandbox(self._connection, facts, self._on_span)
 
     async def metrics(self) -> Metrics:
         self._check()
@@ -134,28 +146,30 @@ class RemoteSandbox(GuestSandbox):
 
 
 class RemoteSnapshot(Snapshot):
-    """A snapshot on the node. Its image can be leased there, by the same owner."""
+    """A snapshot on the node, until it is discarded or the node ends. Its image can be leased there, by its owner."""
 
-    def __init__(self, connection: NodeConnection, box: int, name: str, image: Image) -> None:
+    def __init__(self, connection: NodeConnection, owner: str, image: Image) -> None:
         self._connection = connection
-        self._box = box
-        self._name = name
-        self._image = image
+        self._owner = owner
+        self._taken = image
+        self._saved: Image | None = None
 
     @property
     def id(self) -> str:
-        return self._name
+        return self._taken.reference
 
     @property
     def image(self) -> Image:
-        return self._image
+        return self._taken if self._saved is None else self._saved
 
     async def save(self) -> Image:
-        answer, _ = await self._connection.call(
-            "snapshot.save", box=self._box, snapshot=self._name, limit_s=LIFECYCLE_S
-        )
-        self._image = answer.required("image", IMAGE.decode_inner)
-        return self._image
+        if self._saved is None:
+            answer, _ = await self._call("save", limit_s=LIFECYCLE_S)
+            self._saved = answer.required("image", IMAGE.decode_inner)
+        return self._saved
 
     async def discard(self) -> None:
-        await self._connection.call("snapshot.discard", box=self._box, snapshot=self._name)
+        await self._call("discard")
+
+    async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+        return await self._connection.call(f"snapshot.{op}", owner=self._owner, snapshot=self.id, **arguments)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
-from dutyfree.contract import Snapshot
 from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SubstrateFailed
 from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
 from dutyfree.protocol.resumable import ResumableStream
@@ -35,6 +34,13 @@ MAX_BOXES: Final = 16_384
 CONGESTED_BYTES: Final = 4 * 1024 * 1024
 
 
+class Connection(Protocol):
+    """A connection of a client: `listener.ClientConnection`."""
+
+    def abort(self) -> None:
+        """Drop it."""
+
+
 class Caller:
     """`calls` carries out its calls. `on_end` is called once, when it is over."""
 
@@ -44,11 +50,10 @@ class Caller:
         self.identity = identity
         self._calls_table = calls
         self._on_end = on_end
-        self.connection: object | None = None
+        self.connection: Connection | None = None
         """The present connection; None while there is none."""
         self.stream = ResumableStream(FROM_CLIENT, self._overflow)
         self.boxes: dict[int, AttachedBox] = {}
-        self.snapshots: dict[str, Snapshot] = {}
         self.ends_with_it: set[str] = set()
         """Leases that last no longer than their client."""
         self.stalled: set[Relay] = set()
@@ -84,7 +89,7 @@ class Caller:
         """Wait for the client to come back."""
         self.stream.disconnect()
         if not self.is_over and self._waiting is None:
-            self._waiting = self._loop.call_later(RESUME_S, self.end)
+            self._waiting = self._loop.call_later(self.node.resume_s, self.end)
 
     def unblock(self) -> None:
         """Let output go on if there is room for it."""
@@ -113,6 +118,8 @@ class Caller:
             call.cancel()
         for relay in tuple(self._relays.values()):
             relay.abandon()
+        if self.connection is not None:
+            self.connection.abort()
         self._on_end(self)
 
     def _overflow(self) -> None:
@@ -219,6 +226,11 @@ class Caller:
         if (attached := self.boxes.get(number)) is None:
             raise InvalidRequest(f"this client has no box {number}")
         return attached
+
+    def detach(self, number: int) -> None:
+        """The client does not need a box any more. Idempotent."""
+        if (attached := self.boxes.pop(number, None)) is not None:
+            self._numbers.get(attached.lease_id, []).remove(number)
 
     def forget(self, lease_id: str) -> None:
         """A lease has ended: its boxes are not needed any more."""

@@ -16,7 +16,7 @@ from dutyfree.client.local import LocalHost, watch_ends
 from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, SubstrateFailed
 from dutyfree.leases.table import Lease
 from dutyfree.protocol.forms import HostFacts
-from dutyfree.server.node.caller import Caller
+from dutyfree.server.node.caller import RESUME_S, Caller
 from dutyfree.server.node.calls import Calls
 from dutyfree.server.node.identity import Identity, refused
 from dutyfree.server.node.rules import Rules
@@ -31,13 +31,20 @@ class Node:
     """Serves `host`, which must be open, until the end of its `async with` block."""
 
     def __init__(
-        self, host: LocalHost, state: State, *, rules: Rules | None = None, gateway_token: str | None = None
+        self,
+        host: LocalHost,
+        state: State,
+        *,
+        rules: Rules | None = None,
+        gateway_token: str | None = None,
+        resume_s: float = RESUME_S,
     ) -> None:
-        """With `gateway_token`, a client may speak for all owners."""
+        """With `gateway_token`, a client may speak for all owners. `resume_s`: how long lost clients are waited for."""
         self.host = host
         self.records = state
         self.rules = rules if rules is not None else Rules()
         self.snapshots = SnapshotTable()
+        self.resume_s = resume_s
         self._gateway_token = gateway_token
         self._calls = Calls(self)
         self._callers: dict[str, Caller] = {}
@@ -173,7 +180,8 @@ class Node:
         """The host as clients see it."""
         host = self.host
         version = metadata.version("dutyfree")
-        return HostFacts(host.substrate, host.isolation, host.capabilities, host.has_default_image, version)
+        capabilities = self.rules.allowed(host.capabilities)
+        return HostFacts(host.substrate, host.isolation, capabilities, host.has_default_image, version)
 
     async def has_image(self, name: str) -> bool:
         """Whether a lease may name this image."""
