@@ -61,7 +61,7 @@ async def test_promise(link: str, check: Check, node: ServedNode | SubstrateUnav
         return load("server", url=served.url if link == "tcp" else served.unix_url, token=served.token)
 
     async with make() as substrate:
-        result = await run_check(check, Context(substrate, another=make))
+        result = await run_check(check, Context(substrate, another=make, killer=served.kill))
     if result.outcome is Outcome.NOT_RUN:
         not_run.append(f"server: {check.id}: {result.reason}")
         pytest.skip(result.reason)

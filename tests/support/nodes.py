@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import dutyfree
+from dutyfree.client.box import inside
+from dutyfree.contract import Sandbox
 from dutyfree.server.node.listener import Listener, bind_unix
 from dutyfree.server.node.node import Node
 from dutyfree.server.node.rules import Rules
 from dutyfree.server.node.state import State
+from dutyfree.testing.context import kill_by_pid
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class ServedNode:
     def token_of(self, owner: str, **limits: int) -> str:
         """A token of another owner."""
         return self.state.create_token(owner, owner, **limits)
+
+    def kill(self, sandbox: Sandbox) -> bool:
+        """Kill the first process of a sandbox that a client has."""
+        for caller in self.node._callers.values():
+            for attached in caller.boxes.values():
+                if attached.box.id == sandbox.id:
+                    return kill_by_pid(inside(attached.box)[1])
+        return False
 
 
 def bind_loopback() -> socket.socket:

@@ -41,6 +41,8 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
+    import weakref
+
     from dutyfree.client.egress import BoxEgress
 
 
@@ -65,6 +67,8 @@ class Box:
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
         self._log: ActionLog | None = None
+        self._watch: weakref.finalize[..., Box] | None = None
+        """What warns if the box is dropped (see `dropped.watch_box`)."""
 
     @property
     def id(self) -> str:

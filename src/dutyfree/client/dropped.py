@@ -60,7 +60,14 @@ def warn_of_dropped_block() -> None:
 def watch_box(box: Box, fence: Fence, lease_id: str) -> None:
     """Warn if the box is dropped while its lease still lasts."""
     # Not at the interpreter's exit, when the host ends all its leases anyway.
-    weakref.finalize(box, _warn_of_dropped_box, fence, lease_id).atexit = False
+    box._watch = weakref.finalize(box, _warn_of_dropped_box, fence, lease_id)
+    box._watch.atexit = False
+
+
+def unwatch_box(box: Box) -> None:
+    """The box may be dropped: a server keeps its leases by their ids."""
+    if box._watch is not None:
+        box._watch.detach()
 
 
 def _warn_of_dropped_box(fence: Fence, lease_id: str) -> None:

@@ -40,6 +40,8 @@ CALL_S: Final = 60.0
 """The time limit of a call that has none of its own."""
 GRACE_S: Final = 15.0
 """How much longer than the node's own limit a call may take."""
+CANCEL_S: Final = 10.0
+"""How long a call that was cancelled may take to end."""
 ACK_AFTER_S: Final = 0.2
 KEEP_ALIVE_S: Final = 10.0
 SILENT_S: Final = 45.0
@@ -331,12 +333,14 @@ class NodeConnection:
         body: bytes = b"",
         limit_s: float | None = None,
         undo: Callable[[Any], None] | None = None,
+        settle: Callable[[DutyfreeError], None] | None = None,
         **arguments: Any,
     ) -> tuple[Table, bytes]:
         """Make a call. Raises what the node answers with, and DeadlineExceeded past `limit_s` (by default a minute).
 
         A call that is cancelled or late is cancelled at the node. If the node has carried it out nevertheless, `undo`
-        gets its answer.
+        gets its answer. With `settle` a cancelled call waits, some seconds at most, until the node has ended it, and
+        `settle` gets the error that it ended with.
         """
         limit_s = CALL_S if limit_s is None else limit_s
         call_id = self.next_id()
@@ -348,8 +352,10 @@ class NodeConnection:
                     await self._drained()
                 self._calls[call_id] = answer
                 self.send(frame)
-                document, data = await answer
+                document, data = await asyncio.shield(answer)
         except BaseException as error:
+            if settle is not None and isinstance(error, asyncio.CancelledError):
+                await self._settle(call_id, answer, settle)
             self._give_up(call_id, answer, undo)
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(f"the server did not answer {op!r} within {limit_s:g} s") from None
@@ -357,6 +363,20 @@ class NodeConnection:
         if not isinstance(document, dict):
             raise LinkFailed(f"the server answered {op!r} with something that is not a table")
         return Table(document, f"the answer to {op}"), data
+
+    async def _settle(
+        self, call_id: int, answer: asyncio.Future[tuple[Any, bytes]], settle: Callable[[DutyfreeError], None]
+    ) -> None:
+        """Cancel a call, and wait for its end."""
+        if call_id in self._calls:
+            self.send(encode_frame(NodeFrame.CANCEL, call_id))
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await asyncio.shield(answer)
+        except TimeoutError:
+            settle(DeadlineExceeded(f"the server did not cancel a call within {CANCEL_S:g} s"))
+        except DutyfreeError as error:
+            settle(error)
 
     def _give_up(
         self, call_id: int, answer: asyncio.Future[tuple[Any, bytes]], undo: Callable[[Any], None] | None

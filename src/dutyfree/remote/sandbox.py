@@ -11,7 +11,7 @@ from dutyfree.checked import whole
 from dutyfree.codec import IMAGE
 from dutyfree.codec.values import sequence, text
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
-from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, SandboxGone
+from dutyfree.errors import DutyfreeError, InfraFailed, InvalidRequest, LeaseLost, SandboxGone
 from dutyfree.guest.environment import Environment
 from dutyfree.guest.sandbox import GuestSandbox
 from dutyfree.model import Image, Metrics, Phase, Span
@@ -76,19 +76,19 @@ class RemoteSandbox(GuestSandbox):
 
     async def pause(self) -> None:
         self._check()
-        await self._connection.call("box.pause", box=self._box)
+        await self._call("pause", settle=self._end_if_gone)
         self.paused = True
 
     async def resume(self) -> None:
         self._check()
-        await self._connection.call("box.resume", box=self._box)
+        await self._call("resume", settle=self._end_if_gone)
         self.paused = False
 
     async def reset(self) -> None:
         self._check()
         start_ns = time.monotonic_ns()
         try:
-            await self._connection.call("box.reset", box=self._box, limit_s=LIFECYCLE_S)
+            await self._call("reset", limit_s=LIFECYCLE_S, settle=self._end_after)
         except DutyfreeError as error:
             self._end_after(error)
             raise
@@ -98,7 +98,9 @@ class RemoteSandbox(GuestSandbox):
     async def snapshot(self) -> Snapshot:
         self._check()
         start_ns = time.monotonic_ns()
-        answer, _ = await self._connection.call("box.snapshot", box=self._box, limit_s=LIFECYCLE_S)
+        answer, _ = await self._call(
+            "snapshot", limit_s=LIFECYCLE_S, undo=self._discard_late, settle=self._end_if_gone
+        )
         self._report(Phase.SNAPSHOT, start_ns)
         image = answer.required("image", IMAGE.decode_inner)
         return RemoteSnapshot(self._connection, answer.required("owner", text), image)
@@ -107,7 +109,9 @@ class RemoteSandbox(GuestSandbox):
         self._check()
         whole("count", count, least=1)
         start_ns = time.monotonic_ns()
-        answer, _ = await self._connection.call("box.fork", box=self._box, count=count, limit_s=LIFECYCLE_S)
+        answer, _ = await self._call(
+            "fork", count=count, limit_s=LIFECYCLE_S, undo=self._destroy_late, settle=self._end_if_gone
+        )
         self._report(Phase.FORK, start_ns)
         forks = answer.required("forks", sequence(BOX_FACTS.decode_inner))
         return [self._forked(facts) for facts in forks]
@@ -117,24 +121,48 @@ class RemoteSandbox(GuestSandbox):
 
     async def metrics(self) -> Metrics:
         self._check()
-        answer, _ = await self._connection.call("box.metrics", box=self._box)
+        answer, _ = await self._call("metrics")
         return answer.required("metrics", METRICS.decode_inner)
 
     async def _destroy_there(self) -> None:
         try:
             await self._connection.call("box.destroy", box=self._box)
-            await self._connection.call("detach", box=self._box)
+            self._connection.tell("detach", box=self._box)
         except (SandboxGone, LeaseLost):
             pass  # it is gone
+
+    async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+        try:
+            return await self._connection.call(f"box.{op}", box=self._box, **arguments)
+        except SandboxGone as error:
+            self._runner.channel.fail(error)
+            raise
 
     def let_go(self) -> None:
         """Its lease has ended: nothing more is expected of it."""
         self._runner.channel.fail(LeaseLost(f"the lease of sandbox {self.id} has ended"))
 
     def _end_after(self, error: DutyfreeError) -> None:
-        """A reset that failed has destroyed the sandbox."""
-        if not isinstance(error, LeaseLost):
+        """A reset that failed has destroyed the sandbox; one that was cancelled may not even have begun."""
+        if self.alive and not isinstance(error, LeaseLost):
             self._runner.channel.fail(error)
+            self._connection.tell("box.destroy", box=self._box, alone=True)
+
+    def _end_if_gone(self, error: DutyfreeError) -> None:
+        """A snapshot or fork that was cancelled may have destroyed the sandbox."""
+        if isinstance(error, SandboxGone | InfraFailed):
+            self._runner.channel.fail(error)
+
+    def _discard_late(self, answer: Any) -> None:
+        table = Table(answer, "the answer to box.snapshot")
+        with suppress(InvalidRequest):
+            image = table.required("image", IMAGE.decode_inner)
+            self._connection.tell("snapshot.discard", owner=table.required("owner", text), snapshot=image.reference)
+
+    def _destroy_late(self, answer: Any) -> None:
+        with suppress(InvalidRequest):
+            for facts in Table(answer, "the answer to box.fork").required("forks", sequence(BOX_FACTS.decode_inner)):
+                self._connection.tell("box.destroy", box=facts.box)
 
     def _check(self) -> None:
         if not self.alive:

@@ -10,11 +10,19 @@ import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dutyfree.codec import IMAGE, RESOURCES
 from dutyfree.contract import Sandbox, SpanListener, Substrate
-from dutyfree.errors import InvalidRequest, LeaseLost, LinkFailed, SubstrateUnavailable, Unauthenticated, Unsupported
+from dutyfree.errors import (
+    InvalidRequest,
+    LeaseLost,
+    LinkFailed,
+    SandboxGone,
+    SubstrateUnavailable,
+    Unauthenticated,
+    Unsupported,
+)
 from dutyfree.leases.secret import Secret
 from dutyfree.model import Capability, Image, Isolation, Phase, SandboxSpec, Span
 from dutyfree.protocol.forms import BOX_FACTS, HOST_FACTS, LEASE, BoxFacts, HostFacts
@@ -23,6 +31,7 @@ from dutyfree.remote.address import Address
 from dutyfree.remote.connection import GRACE_S, NodeConnection
 from dutyfree.remote.host import ACQUIRE_S, TOKEN_VARIABLE
 from dutyfree.remote.sandbox import RemoteSandbox, release_late
+from dutyfree.tables import Table
 
 URL_VARIABLE: Final = "DUTYFREE_URL"
 _OF_THIS_MACHINE: Final = frozenset(
@@ -159,7 +168,7 @@ class Family:
                 await self.connection.call("release", lease=self._lease_id)
             else:
                 await self.connection.call("box.destroy", box=member.box, alone=True)
-                await self.connection.call("detach", box=member.box)
+                self.connection.tell("detach", box=member.box)
         except (LeaseLost, LinkFailed):
             pass
         self.members.discard(member)
@@ -176,6 +185,12 @@ class ServerSandbox(RemoteSandbox):
 
     def _forked(self, facts: BoxFacts) -> RemoteSandbox:
         return ServerSandbox(self._family, facts, self._on_span)
+
+    async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+        try:
+            return await super()._call(op, **arguments)
+        except LeaseLost:  # nobody but this sandbox knows of its lease
+            raise SandboxGone(f"sandbox {self.id} is gone") from None
 
     async def _destroy_there(self) -> None:
         await self._family.end(self)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dutyfree.client.box import Box, inside
+from dutyfree.client.dropped import unwatch_box
 from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, SessionEnded, Unsupported
 from dutyfree.guest.runner import Runner
@@ -36,6 +37,7 @@ class AttachedBox:
         self.box = box
         self._grant, self._sandbox = inside(box)
         self._guest = _guest_of(self._sandbox)
+        unwatch_box(box)
         self._abandoned: asyncio.Task[None] | None = None
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
-from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SandboxGone, SubstrateFailed
 from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
 from dutyfree.protocol.resumable import ResumableStream
 from dutyfree.server.node.attached import AttachedBox
@@ -187,7 +187,10 @@ class Caller:
         if len(self._calls) >= MAX_UNDER_WAY:
             self.fail(frame.id, CapacityError(f"{MAX_UNDER_WAY} calls of this client are under way already"))
             return
-        self._calls[frame.id] = self._loop.create_task(self._answer(frame.id, arguments, body))
+        call = self._loop.create_task(self._answer(frame.id, arguments, body))
+        self._calls[frame.id] = call
+        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
+        call.add_done_callback(lambda call: self._answered(frame.id, arguments, was_cancelled=call.cancelled()))
 
     async def _answer(self, call_id: int, arguments: Any, body: bytes) -> None:
         try:
@@ -195,15 +198,21 @@ class Caller:
             self.send(encode_document(NodeFrame.REPLY, call_id, document, data))
         except DutyfreeError as error:
             self.fail(call_id, error)
-        except asyncio.CancelledError:
-            if not self.is_over:
-                self.fail(call_id, InvalidRequest("the call was cancelled"))
-            raise
         except Exception as error:
             self._loop.call_exception_handler({"message": "a call of a client failed", "exception": error})
             self.fail(call_id, SubstrateFailed(f"the node failed: {type(error).__name__}"))
-        finally:
-            del self._calls[call_id]
+
+    def _answered(self, call_id: int, arguments: Any, *, was_cancelled: bool) -> None:
+        del self._calls[call_id]
+        if was_cancelled and not self.is_over:
+            self.fail(call_id, self._cancelled(arguments))
+
+    def _cancelled(self, arguments: Any) -> DutyfreeError:
+        """The answer to a call that was cancelled; it says if the call has destroyed its box."""
+        attached = self.boxes.get(arguments.get("box", 0)) if isinstance(arguments, dict) else None
+        if attached is not None and not attached.box.alive:
+            return SandboxGone(f"sandbox {attached.box.id} is gone")
+        return InvalidRequest("the call was cancelled")
 
     def _check_new(self, call_id: int) -> None:
         if call_id in self._relays or call_id in self._calls:
