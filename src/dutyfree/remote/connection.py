@@ -116,6 +116,8 @@ class NodeConnection:
 
     async def close(self) -> None:
         """End the connection, and fail what is under way. Idempotent."""
+        if self._stream.connected:
+            self.tell("leave")  # if it is lost, the node waits for a while
         self._fail(InvalidRequest("the host was closed while this was under way"))
         if self._returning is not None:
             await asyncio.wait({self._returning})
@@ -297,6 +299,9 @@ class NodeConnection:
             self._channels = {key: each for key, each in self._channels.items() if each is not channel}
 
     def _take(self, frame: Frame) -> None:
+        if frame.kind == NodeFrame.ENDED:
+            self._fail(LinkFailed(f"the server ended this client: {_failure(frame).message}"))
+            return
         if frame.kind == NodeFrame.REPLY or frame.id in self._calls or frame.id in self._late:
             call = self._calls.pop(frame.id, None)
             late = self._late.pop(frame.id, None)

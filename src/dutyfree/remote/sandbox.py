@@ -98,9 +98,7 @@ class RemoteSandbox(GuestSandbox):
     async def snapshot(self) -> Snapshot:
         self._check()
         start_ns = time.monotonic_ns()
-        answer, _ = await self._call(
-            "snapshot", limit_s=LIFECYCLE_S, undo=self._discard_late, settle=self._end_if_gone
-        )
+        answer, _ = await self._call("snapshot", limit_s=LIFECYCLE_S, undo=self._discard_late, settle=self._end_if_gone)
         self._report(Phase.SNAPSHOT, start_ns)
         image = answer.required("image", IMAGE.decode_inner)
         return RemoteSnapshot(self._connection, answer.required("owner", text), image)

@@ -31,6 +31,12 @@ RESUME_S: Final = 30.0
 MAX_UNDER_WAY: Final = 8192
 """The most calls, and the most actions, of one client at a time."""
 MAX_BOXES: Final = 16_384
+MAX_HELD_BYTES: Final = 256 * 1024 * 1024
+"""The most that the calls of one client may hold while they are under way."""
+_WINDOWS: Final = ((64, 256 * 1024), (1024, 8 * 1024), (MAX_UNDER_WAY, 2 * 1024))
+"""How much output of one action may be on its way to a client, by how many are under way. If the client stops reading,
+all of them together hold less than `resumable.MAX_KEPT_BYTES`: a slow client must not lose its actions."""
+_LARGE_BYTES: Final = 64 * 1024
 CONGESTED_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -62,6 +68,8 @@ class Caller:
         """Whether the connection has no room."""
         self._relays: dict[int, Relay] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._held_bytes = 0
+        self._room: asyncio.Future[None] | None = None
         self._last_box = 0
         self._numbers: dict[str, list[int]] = {}
         """The numbers of boxes by their lease."""
@@ -97,6 +105,14 @@ class Caller:
             stalled, self.stalled = self.stalled, set()
             for relay in stalled:
                 relay.pay()
+            room, self._room = self._room, None
+            if room is not None:
+                room.set_result(None)
+
+    @property
+    def window_bytes(self) -> int:
+        """How much output a new action may have on its way."""
+        return next((window for count, window in _WINDOWS if len(self._relays) < count), _WINDOWS[-1][1])
 
     def send(self, frame: bytes) -> None:
         """Send a frame to the client, now or when it is back."""
@@ -131,7 +147,7 @@ class Caller:
         """Take what the connection has brought. Raises GuestMisbehaved, after which the caller must be ended."""
         for frame in self.stream.feed(data):
             self._take(frame)
-        if self.stalled:
+        if self.stalled or self._room is not None:
             self.unblock()
 
     def _take(self, frame: Frame) -> None:
@@ -187,14 +203,22 @@ class Caller:
         if len(self._calls) >= MAX_UNDER_WAY:
             self.fail(frame.id, CapacityError(f"{MAX_UNDER_WAY} calls of this client are under way already"))
             return
+        size_bytes = len(frame.payload)
+        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            message = f"the calls of this client that are under way have {MAX_HELD_BYTES} bytes already"
+            self.fail(frame.id, CapacityError(message, retry_after_s=1.0))
+            return
+        self._held_bytes += size_bytes
         call = self._loop.create_task(self._answer(frame.id, arguments, body))
         self._calls[frame.id] = call
         # Not at the end of the task itself: one that is cancelled before its first step never gets there.
-        call.add_done_callback(lambda call: self._answered(frame.id, arguments, was_cancelled=call.cancelled()))
+        call.add_done_callback(lambda call: self._answered(frame.id, arguments, size_bytes, call))
 
     async def _answer(self, call_id: int, arguments: Any, body: bytes) -> None:
         try:
             document, data = await self._calls_table.answer(self, arguments, body)
+            if len(data) > _LARGE_BYTES:
+                await self._drained()
             self.send(encode_document(NodeFrame.REPLY, call_id, document, data))
         except DutyfreeError as error:
             self.fail(call_id, error)
@@ -202,10 +226,18 @@ class Caller:
             self._loop.call_exception_handler({"message": "a call of a client failed", "exception": error})
             self.fail(call_id, SubstrateFailed(f"the node failed: {type(error).__name__}"))
 
-    def _answered(self, call_id: int, arguments: Any, *, was_cancelled: bool) -> None:
+    def _answered(self, call_id: int, arguments: Any, size_bytes: int, call: asyncio.Task[None]) -> None:
         del self._calls[call_id]
-        if was_cancelled and not self.is_over:
+        self._held_bytes -= size_bytes
+        if call.cancelled() and not self.is_over:
             self.fail(call_id, self._cancelled(arguments))
+
+    async def _drained(self) -> None:
+        """Return when there is room for large answers."""
+        while self.congested:
+            if self._room is None:
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
 
     def _cancelled(self, arguments: Any) -> DutyfreeError:
         """The answer to a call that was cancelled; it says if the call has destroyed its box."""

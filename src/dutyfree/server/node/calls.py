@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +46,7 @@ class Calls:
             "leases": self._leases,
             "release": self._release,
             "bill": self._bill,
+            "leave": self._leave,
             "authenticate": self._authenticate,
             "image.exists": self._image_exists,
             "snapshot.save": self._save,
@@ -157,6 +159,11 @@ class Calls:
         if record is None or not (caller.identity.is_gateway or record.owner == caller.identity.owner):
             raise LeaseLost(f"there is no lease {lease_id!r:.200} (any more)")
         record.check()
+
+    async def _leave(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        """The client goes, and does not come back."""
+        asyncio.get_running_loop().call_soon(caller.end)
+        return {}, b""
 
     async def _save(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
         owner, reference = self._owner(caller, arguments), arguments.required("snapshot", text)

@@ -214,7 +214,12 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(caller.connection, ClientConnection):
             caller.connection.replace()
         assert self._transport is not None
-        welcome = {"version": VERSION, "caller": caller.id, "received": caller.stream.received, "resume_s": self._node.resume_s}
+        welcome = {
+            "version": VERSION,
+            "caller": caller.id,
+            "received": caller.stream.received,
+            "resume_s": self._node.resume_s,
+        }
         self._transport.write(encode_plain(NodeFrame.WELCOME, {**welcome, "owner": identity.owner}))
         caller.connection = self
         self._caller = caller
@@ -237,7 +242,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: DutyfreeError) -> None:
         if self._transport is not None:
-            self._transport.write(encode_plain(NodeFrame.FAILED, ERROR.write(error)))
+            kind = NodeFrame.FAILED if self._caller is None else NodeFrame.ENDED
+            self._transport.write(encode_plain(kind, ERROR.write(error)))
             self._transport.close()
 
     def _is_trusted(self) -> bool:

@@ -24,6 +24,8 @@ from dutyfree.server.node.snapshots import SnapshotTable
 from dutyfree.server.node.state import State
 
 RELEASE_S: Final = 60.0
+MAX_CLIENTS: Final = 20_000
+"""Also those that were lost a moment ago."""
 _MINUTE_S: Final = 60.0
 
 
@@ -86,7 +88,9 @@ class Node:
         return self.authenticate(token) if token else _refuse()
 
     def welcome(self, identity: Identity) -> Caller:
-        """A new client."""
+        """A new client. Raises CapacityError."""
+        if len(self._callers) >= MAX_CLIENTS:
+            raise CapacityError(f"this node has {MAX_CLIENTS} clients already", retry_after_s=self.resume_s)
         caller = Caller(self, identity, self._calls, self._left)
         self._callers[caller.id] = caller
         return caller
