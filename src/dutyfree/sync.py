@@ -90,6 +90,7 @@ from dutyfree.substrates.options import (
     FakeOptions,
     GVisorOptions,
     MicroVMOptions,
+    ServerOptions,
     VMOptions,
 )
 
@@ -161,6 +162,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
 ) -> LocalHost: ...
 @overload
 def local(

@@ -43,6 +43,8 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
+    import weakref
+
     from dutyfree.client.egress import BoxEgress
 
 
@@ -473,6 +475,9 @@ class Box:
             return  # the lease has ended, and another tenant may have the sandbox
         forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
         self._forks = []
+        await self._destroy_with(forks)
+
+    async def _destroy_with(self, forks: Sequence[Box | Sandbox]) -> None:
         was_counted = self._is_fork and self._sandbox.alive
         error = await destroy_all(self._sandbox, forks, self._grant)
         if was_counted:
@@ -538,3 +543,9 @@ class Box:
 def inside(box: Box) -> tuple[Grant, Sandbox]:
     """The grant of a box, and its sandbox without the fence: for a server, whose clients do what a box does."""
     return box._grant, box._sandbox
+
+
+async def destroy_alone(box: Box) -> None:
+    """Destroy the sandbox of a box and none of its forks: for a server, whose clients may use them as sandboxes."""
+    if not box._fence.gone:
+        await box._destroy_with(())

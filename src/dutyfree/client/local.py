@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         FakeOptions,
         GVisorOptions,
         MicroVMOptions,
+        ServerOptions,
         VMOptions,
     )
 
@@ -111,6 +112,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
 ) -> LocalHost: ...
 @overload
 def local(

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +46,7 @@ from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
 from dutyfree.remote.box import RemoteBox, RemoteGrant
 from dutyfree.remote.connection import GRACE_S, NodeConnection
-from dutyfree.remote.sandbox import RemoteSandbox
+from dutyfree.remote.sandbox import RemoteSandbox, release_late
 from dutyfree.tables import Table
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ class RemoteHost(Host):
             strict=strict,
             body=body + secret_body,
             limit_s=timeout_s + GRACE_S,
+            undo=partial(release_late, connection),
         )
         box = self._box(connection, answer, binding.uploads)
         if ttl_s is None:

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dutyfree.client.box import Box
+from dutyfree.client.box import Box, destroy_alone
 from dutyfree.client.process import Process
 from dutyfree.codec import IMAGE
 from dutyfree.codec.values import flag, mapping, natural, number, optional, text
-from dutyfree.contract import Snapshot
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret
 from dutyfree.model import DEFAULT_KEEP_OUTPUT_BYTES, DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S
@@ -54,14 +53,6 @@ class BoxCall:
         """The background process that the call names. Raises InvalidRequest."""
         return self.box.process(self.arguments.required("process", text))
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The snapshot that the call names. Raises InvalidRequest."""
-        name = self.arguments.required("snapshot", text)
-        if (found := self.caller.snapshots.get(name)) is None:
-            raise InvalidRequest(f"this client has no snapshot {name!r:.80}")
-        return found
-
 
 BoxAnswer = tuple[Any, bytes]
 BoxHandler = Callable[[BoxCall], Awaitable[BoxAnswer]]
@@ -97,7 +88,10 @@ async def _reset(call: BoxCall) -> BoxAnswer:
 
 
 async def _destroy(call: BoxCall) -> BoxAnswer:
-    await call.box.destroy()
+    if call.arguments.given("alone", flag, False):
+        await destroy_alone(call.box)
+    else:
+        await call.box.destroy()
     return _DONE
 
 
@@ -108,21 +102,13 @@ async def _fork(call: BoxCall) -> BoxAnswer:
 
 async def _snapshot(call: BoxCall) -> BoxAnswer:
     snapshot = await call.box.snapshot()
-    call.caller.snapshots[snapshot.id] = snapshot
-    image = call.caller.node.snapshots.add(call.box.lease.owner, snapshot.image)
-    return {"snapshot": snapshot.id, "image": IMAGE.write(image)}, b""
-
-
-async def _save(call: BoxCall) -> BoxAnswer:
-    image = call.caller.node.snapshots.add(call.box.lease.owner, await call.snapshot.save())
-    return {"image": IMAGE.write(image)}, b""
-
-
-async def _discard(call: BoxCall) -> BoxAnswer:
-    name = call.arguments.required("snapshot", text)
-    if (snapshot := call.caller.snapshots.pop(name, None)) is not None:
+    owner = call.box.lease.owner
+    try:
+        image = call.caller.node.snapshots.add(owner, snapshot)
+    except BaseException:
         await snapshot.discard()
-    return _DONE
+        raise
+    return {"image": IMAGE.write(image), "owner": owner}, b""
 
 
 async def _save_cache(call: BoxCall) -> BoxAnswer:
@@ -288,8 +274,6 @@ HANDLERS: Final[Mapping[str, BoxHandler]] = {
     "box.pause": _pause,
     "box.resume": _resume,
     "box.metrics": _metrics,
-    "snapshot.save": _save,
-    "snapshot.discard": _discard,
     "process.start": _start,
     "process.watch": _watch,
     "process.list": _processes,

@@ -28,7 +28,7 @@ from dutyfree.protocol.frames import (
     decode_plain,
     encode_plain,
 )
-from dutyfree.server.node.caller import RESUME_S, Caller
+from dutyfree.server.node.caller import Caller
 from dutyfree.server.node.node import Node
 from dutyfree.tables import Table
 from dutyfree.wire.frames import FrameDecoder
@@ -150,9 +150,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 self._take_hello(data)
         except GuestMisbehaved as error:
+            self._refuse(error)
             if self._caller is not None:
                 self._caller.end()
-            self._refuse(error)
 
     def _receive(self, caller: Caller, data: bytes) -> None:
         caller.receive(data)
@@ -219,7 +219,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if isinstance(caller.connection, ClientConnection):
             caller.connection.replace()
         assert self._transport is not None
-        welcome = {"version": VERSION, "caller": caller.id, "received": caller.stream.received, "resume_s": RESUME_S}
+        welcome = {
+            "version": VERSION,
+            "caller": caller.id,
+            "received": caller.stream.received,
+            "resume_s": self._node.resume_s,
+        }
         self._transport.write(encode_plain(NodeFrame.WELCOME, {**welcome, "owner": identity.owner}))
         caller.connection = self
         self._caller = caller
@@ -242,7 +247,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: DutyfreeError) -> None:
         if self._transport is not None:
-            self._transport.write(encode_plain(NodeFrame.FAILED, ERROR.write(error)))
+            kind = NodeFrame.FAILED if self._caller is None else NodeFrame.ENDED
+            self._transport.write(encode_plain(kind, ERROR.write(error)))
             self._transport.close()
 
     def _is_trusted(self) -> bool:
