@@ -7,7 +7,9 @@ from os import PathLike
 from types import MappingProxyType
 from typing import Any, cast
 
+from dutyfree.background.sessions import check_name
 from dutyfree.checked import FilePath, path_or_none, path_text, table, whole, wrong
+from dutyfree.checked import text as text_given
 from dutyfree.client.box import Box
 from dutyfree.client.egress import BoxEgress
 from dutyfree.client.process import Process, terminal_size
@@ -20,6 +22,7 @@ from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     DEFAULT_KEEP_OUTPUT_BYTES,
+    Action,
     Command,
     Egress,
     EgressRecord,
@@ -27,11 +30,11 @@ from dutyfree.model import (
     User,
 )
 from dutyfree.model.environment import CheckedEnvironment
-from dutyfree.protocol.forms import BOX_STATE, EGRESS, EGRESS_RECORD, LEASE, PROCESS, BoxState
+from dutyfree.model.user import check_user
+from dutyfree.protocol.forms import BOX_STATE, EGRESS, EGRESS_RECORD, LEASE, PROCESS, BoxState, write_ttl
 from dutyfree.remote.connection import NodeConnection
 from dutyfree.remote.process import RemoteKeptSession, RemoteProcess
 from dutyfree.remote.sandbox import RemoteSandbox
-from dutyfree.substrates.guarded.parts import GuardedSession
 from dutyfree.tables import Table
 
 
@@ -138,6 +141,8 @@ class RemoteBox(Box):
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
     ) -> Process:
+        if user is not None:
+            check_user(user)
         answer, _ = await self._call(
             "process.watch",
             path=path_text("path", path),
@@ -167,23 +172,27 @@ class RemoteBox(Box):
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> Session:
-        own = {} if env is None else dict(table("env", env))
-        await self._call("session.keep", name=name, cwd=path_or_none("cwd", cwd), env=own, user=user)
+        # Checked here as for every box, so that a wrong value names its argument.
+        wanted = Action(":", cwd=path_or_none("cwd", cwd), env=self._under(env), user=user)
+        arguments = {"cwd": wanted.cwd, "env": dict(wanted.env), "user": wanted.user}
+        await self._call("session.keep", name=check_name(name), **arguments)
         return self._kept(name)
 
     async def kept_session(self, name: str) -> Session:
-        await self._call("session.check", name=name)
+        await self._call("session.check", name=check_name(name))
         return self._kept(name)
 
     def _kept(self, name: str) -> Session:
-        return GuardedSession(RemoteKeptSession(self._connection, self._inside.box, name), self._fence)
+        return self._fenced_session(RemoteKeptSession(self._connection, self._inside.box, name))
 
     async def pause(self) -> None:
         async with self._fence:
             await self._inside.pause()
 
     async def set_env(self, changes: Mapping[str, str | Secret | None]) -> None:
-        env = {name: value for name, value in table("changes", changes).items() if not isinstance(value, Secret)}
+        for name in table("changes", changes):
+            text_given("the name of a variable", name)
+        env = {name: value for name, value in changes.items() if not isinstance(value, Secret)}
         secrets = {name: value.reveal() for name, value in changes.items() if isinstance(value, Secret)}
         answer, _ = await self._call("box.env", env=env, secrets=secrets)
         self._remote.state = answer.required("state", BOX_STATE.decode_inner)
@@ -193,7 +202,7 @@ class RemoteBox(Box):
         self._remote.lease = answer.required("lease", LEASE.decode_inner)
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        answer, _ = await self._call("box.renew", ttl_s=ttl_s)
+        answer, _ = await self._call("box.renew", **write_ttl(ttl_s))
         self._remote.lease = answer.required("lease", LEASE.decode_inner)
 
     async def reset(self) -> None:

@@ -41,7 +41,7 @@ from dutyfree.model import (
     Writes,
 )
 from dutyfree.model.cache import check_caches
-from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts
+from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts, write_ttl
 from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
 from dutyfree.remote.box import RemoteBox, RemoteGrant
@@ -188,6 +188,12 @@ class RemoteHost(Host):
         rebuild: bool = False,
     ) -> Image:
         """Raises Unsupported: images are built on the server's machine."""
+        if not isinstance(recipe, Recipe):
+            raise wrong("recipe", recipe, "a Recipe", hint="dutyfree.load_recipe(path) reads one from a file")
+        if name is not None:
+            text("name", name)
+        if on_progress is not None:
+            function("on_progress", on_progress)
         hint = "run `dutyfree image build` on the server's machine, and lease the image by its name"
         raise Unsupported("a server builds no recipes for its clients yet", hint=hint)
 
@@ -254,7 +260,7 @@ class RemoteHost(Host):
             key=key,
             labels=dict(check_labels(labels)),
             timeout_s=timeout_s,
-            ttl_s=None if ttl_s is None else seconds("ttl_s", ttl_s),
+            **write_ttl(ttl_s),
             strict=strict,
             body=body + secret_body,
             limit_s=timeout_s + GRACE_S,
@@ -307,7 +313,8 @@ class RemoteHost(Host):
 
     async def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this token's owner, or of `owner` where the token may see it, with all of these labels."""
-        answer, _ = await self._opened().call("leases", owner=owner, labels=dict(check_labels(labels)))
+        wanted = None if owner is None else text("owner", owner)
+        answer, _ = await self._opened().call("leases", owner=wanted, labels=dict(check_labels(labels)))
         return list(answer.required("leases", sequence(LEASE.decode_inner)))
 
     async def release(self, lease_id: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dutyfree.checked import text
+from dutyfree.checked import text, whole
+from dutyfree.client.process import terminal_size
 from dutyfree.codec.values import flag
 from dutyfree.contract import Session
 from dutyfree.errors import InvalidRequest, SessionEnded
@@ -15,6 +16,7 @@ from dutyfree.protocol.forms import PROCESS
 from dutyfree.protocol.results import read_chunk, read_observation
 from dutyfree.remote.connection import GRACE_S, NodeConnection
 from dutyfree.tables import Table
+from dutyfree.wire.messages import MAX_SIGNAL
 
 _LONGEST_S: Final = MAX_TIMEOUT_S + GRACE_S
 
@@ -61,10 +63,11 @@ class RemoteProcess:
 
     async def signal(self, number: int) -> None:
         """Send a signal to its process group."""
-        await self._call("signal", signal=number)
+        await self._call("signal", signal=whole("the signal", number, least=1, most=MAX_SIGNAL))
 
     async def resize(self, rows: int, cols: int) -> None:
         """Change the size of its terminal."""
+        rows, cols = terminal_size((rows, cols))
         await self._call("resize", rows=rows, cols=cols)
 
     async def kill(self) -> None:
