@@ -19,6 +19,7 @@ TARGET = SOURCE / "dutyfree" / "sync.py"
 CLASSES = {
     "Host": "dutyfree.client.host",
     "LocalHost": "dutyfree.client.local",
+    "RemoteHost": "dutyfree.remote.host",
     "HostPool": "dutyfree.client.host_pool",
     "Box": "dutyfree.client.box",
     "BoxEgress": "dutyfree.client.egress",
@@ -32,6 +33,8 @@ CLASSES = {
     "Files": "dutyfree.contract.files",
     "Watch": "dutyfree.contract.files",
 }
+FUNCTIONS = {"local": "LocalHost", "connect": "RemoteHost"}
+"""Functions that give a host, and its class."""
 AWAITABLE = re.compile(r"\bAwaitable\[(\w+)\]")
 """What a function gives that the client is to call and await."""
 SECRETS = "dutyfree.leases.secret"
@@ -39,7 +42,7 @@ OWNER = "Host"
 """The class whose `with` block is the life of the event-loop thread."""
 ANY_THREAD = {"bill"}
 """Methods that may be called in any thread, also when the host's has ended."""
-BASES = {"LocalHost": "Host"}
+BASES = {"LocalHost": "Host", "RemoteHost": "Host"}
 """A class that has a base here has its own methods alone: those of the base are inherited."""
 
 HEADER = '''"""The client without `await`: the same names and the same shape, for code that has no event loop.
@@ -91,29 +94,29 @@ class Generator:
     def generate(self) -> str:
         """The whole file."""
         bodies = [self.class_text(name, Module.load(module)) for name, module in CLASSES.items()]
-        function = self.local_text(Module.load("dutyfree.client.local"))
-        return "\n".join([HEADER, "from __future__ import annotations", self.import_text(), function, *bodies])
+        functions = [self.function_text(name, owner, Module.load(CLASSES[owner])) for name, owner in FUNCTIONS.items()]
+        return "\n".join([HEADER, "from __future__ import annotations", self.import_text(), *functions, *bodies])
 
     def import_text(self) -> str:
         """Import statements for what was collected, and an alias for each async class."""
         lines = [f"from {module} import {name}" for module, name in sorted(self.imports)]
         lines += [f"from {module} import {name} as Async{name}" for name, module in CLASSES.items()]
-        return "\n".join(lines) + f"\n\n__all__ = {[*sorted(CLASSES), 'local']!r}\n"
+        return "\n".join(lines) + f"\n\n__all__ = {[*sorted(CLASSES), *FUNCTIONS]!r}\n"
 
-    def local_text(self, module: Module) -> str:
-        """The function `local`, with its overloads."""
+    def function_text(self, name: str, owner: str, module: Module) -> str:
+        """A function that gives a host, with its overloads."""
         texts = []
         for node in module.tree.body:
-            if not isinstance(node, ast.FunctionDef) or node.name != "local":
+            if not isinstance(node, ast.FunctionDef) or node.name != name:
                 continue
             signature, forwarded = self.signature(node, module, skip_self=False)
             if has_decorator(node, "overload"):
                 self.imports.add(("typing", "overload"))
-                texts.append(f"@overload\ndef local({signature}) -> LocalHost: ...")
+                texts.append(f"@overload\ndef {name}({signature}) -> {owner}: ...")
             else:
                 # Not `local`: names that are known at run time alone fit none of its overloads.
-                body = f"return LocalHost(AsyncLocalHost({forwarded}), Portal())"
-                texts.append(f"def local({signature}) -> LocalHost:\n{docstring(node)}    {body}\n")
+                body = f"return {owner}(Async{owner}({forwarded}), Portal())"
+                texts.append(f"def {name}({signature}) -> {owner}:\n{docstring(node)}    {body}\n")
         return "\n".join(texts)
 
     def class_text(self, name: str, module: Module) -> str:
@@ -286,7 +289,7 @@ def docstring(node: ast.AST) -> str:
     if text is None:
         return ""
     text = re.sub(r"\basync (with|for)\b", r"\1", text).replace("await ", "")
-    text = text.replace("dutyfree.local(", "dutyfree.sync.local(").replace("Cancelling", "Ctrl-C")
+    text = re.sub(r"dutyfree\.(local|connect)\(", r"dutyfree.sync.\1(", text).replace("Cancelling", "Ctrl-C")
     end = "\n" if "\n" in text else ""
     return indented(f'"""{text}{end}"""') + "\n"
 

@@ -268,7 +268,7 @@ bool operation_do(const struct field *field, struct step *step) {
                   {OP_MOUNT, 5, 1}, {OP_ROOT, 1, 0},    {OP_HOSTNAME, 1, 0}, {OP_CGROUP_NS, 0, 0},
                   {OP_READ_ONLY, 1, 0}, {OP_ENSURE, 5, 0},  {OP_COPY, 4, 1},     {OP_UNMOUNT, 1, 0},  {OP_SHOW, 2, 1},
                   {OP_IDMAP, 1, 0}, {OP_TRY_IDMAP, 4, 0}, {OP_PART, 3, 0},
-                  {OP_TAKE, 4, 0}, {OP_SOURCE, 6, 4}};
+                  {OP_TAKE, 4, 0}, {OP_SOURCE, 6, 4}, {OP_OVERLAY, 2, 0}};
     size_t shape = 0;
     while (shape < sizeof shapes / sizeof *shapes && shapes[shape].operation != field->tag) shape++;
     if (shape == sizeof shapes / sizeof *shapes) return step_failed(step, field->tag, EPROTO, "unknown operation");
@@ -291,6 +291,7 @@ bool operation_do(const struct field *field, struct step *step) {
     case OP_SHOW: done = show(&a); break;
     case OP_TAKE: done = take_part(&a); break;
     case OP_SOURCE: done = show_source(&a, owner_of("cell")); break;
+    case OP_OVERLAY: done = show_overlay(&a, owner_of("cell")); break;
     case OP_PART: done = overlay_part(&a); break;
     case OP_IDMAP: done = translate(a.text[0]); break;
     case OP_TRY_IDMAP: done = try_translation(&a); break;

@@ -1,5 +1,5 @@
 /* Directories and files of the host that a cell sees because its caller asked for them: read-only, without set-id files
- * and devices, and without what is mounted below them.
+ * and devices, and without what is mounted below them; and caches.
  *
  * A directory is seen through an overlay of its own, not as it is: an overlay has inodes of its own, so that nothing in
  * a cell can connect to a socket, write to a pipe or take a lock that a process outside has, too. */
@@ -117,6 +117,19 @@ bool show_source(const struct arguments *a, uid_t owner) {
     int error = errno;
     if (target >= 0) close(target);
     close(tree);
+    errno = error;
+    return done;
+}
+
+/* target, options: an overlay that the cell writes to, below NEW; set-id files in it give no rights */
+bool show_overlay(const struct arguments *a, uid_t owner) {
+    int target = make_target(a->text[0], true, owner);
+    if (target < 0) return false;
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", target);
+    bool done = mount("overlay", path, "overlay", MS_NOSUID | MS_NODEV, a->text[1]) == 0;
+    int error = errno;
+    close(target);
     errno = error;
     return done;
 }

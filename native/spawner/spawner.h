@@ -80,6 +80,7 @@ enum operation {
                           case as it is, in the directory's by an overlay with these options. The source is a path
                           whose device and inode are `identity`, or, if it is empty, the tree of that number which
                           came with the request */
+    OP_OVERLAY = 52,   /* target, options: an overlay at that path of the cell, found or made as OP_SOURCE does */
     OP_TRY_IDMAP = 48, /* path, outside id, count, stored id: fails where that is not possible; only in the spawner */
     /* in the cell, last */
     OP_USER = 64, /* outside id, count, account, stored id: a user namespace in which 0 .. count-1 stand for outside ..,
@@ -111,7 +112,8 @@ int64_t now_ms(void);
 /* shown.c: what of the host a cell is shown. `trees`: descriptors that came with the request which is carried out. */
 void trees_note(const int *given, int count);
 int trees_given(const int **given);
-bool show_source(const struct arguments *a, uid_t owner); /* false with errno */
+bool show_source(const struct arguments *a, uid_t owner);  /* false with errno */
+bool show_overlay(const struct arguments *a, uid_t owner); /* false with errno */
 
 /* ids.c: how the ids of files and those of a cell come together. */
 struct ids {

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         SessionEnded,
         SubstrateFailed,
         SubstrateUnavailable,
+        Unauthenticated,
         UnenforcedWarning,
         Unsupported,
     )
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from dutyfree.leases.table import Lease
     from dutyfree.model import (
         Bill,
+        Cache,
         Capability,
         Chunk,
         Egress,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
         ProcessInfo,
         Recipe,
         Resources,
+        SavedCache,
         Span,
         Stage,
         Unenforced,
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     )
     from dutyfree.pool.options import PoolOptions
     from dutyfree.pool.status import PoolStatus
+    from dutyfree.remote.host import RemoteHost, connect
 
 __version__ = "0.1.0"
 
@@ -90,6 +94,7 @@ __all__ = [
     "Bill",
     "Box",
     "BuildFailed",
+    "Cache",
     "CallerError",
     "Capability",
     "CapacityError",
@@ -135,12 +140,14 @@ __all__ = [
     "PatchRefused",
     "PortFailed",
     "Recipe",
+    "RemoteHost",
     "Resources",
     "Rollout",
     "Rollouts",
     "SandboxGone",
     "SandboxPaused",
     "SandboxReset",
+    "SavedCache",
     "Secret",
     "Session",
     "SessionEnded",
@@ -152,6 +159,7 @@ __all__ = [
     "SubstrateFailed",
     "SubstrateUnavailable",
     "Terminal",
+    "Unauthenticated",
     "Unenforced",
     "UnenforcedWarning",
     "Unsupported",
@@ -159,6 +167,7 @@ __all__ = [
     "Watch",
     "Writes",
     "__version__",
+    "connect",
     "load_recipe",
     "local",
     "python_mounts",
@@ -199,6 +208,7 @@ _HOMES = {
         "SessionEnded",
         "SubstrateFailed",
         "SubstrateUnavailable",
+        "Unauthenticated",
         "UnenforcedWarning",
         "Unsupported",
     ),
@@ -207,6 +217,7 @@ _HOMES = {
     "dutyfree.leases.table": ("Lease",),
     "dutyfree.model": (
         "Bill",
+        "Cache",
         "Capability",
         "Chunk",
         "Egress",
@@ -229,6 +240,7 @@ _HOMES = {
         "ProcessInfo",
         "Recipe",
         "Resources",
+        "SavedCache",
         "Span",
         "Stage",
         "Unenforced",
@@ -237,6 +249,7 @@ _HOMES = {
     ),
     "dutyfree.pool.options": ("PoolOptions",),
     "dutyfree.pool.status": ("PoolStatus",),
+    "dutyfree.remote.host": ("RemoteHost", "connect"),
 }
 """The names of each module that are also names of this package. A test compares them with the imports above."""
 

@@ -14,6 +14,7 @@
     │   ├── SandboxGone             the sandbox was destroyed before this call
     │   ├── SandboxReset            the sandbox was reset while this was under way
     │   ├── SessionEnded            the session's shell has exited
+    │   ├── Unauthenticated         the token for a server is not valid
     │   ├── LeaseLost               the lease has ended; the sandbox may have another tenant
     │   └── FileFailed              a file operation that the sandbox's own kernel refused (has .errno)
     ├── CapacityError               a limit was reached; the same call may succeed later (has .retry_after_s)
@@ -103,6 +104,10 @@ class SandboxPaused(CallerError):
 
 class SessionEnded(CallerError):
     """The session's shell has exited; open another one."""
+
+
+class Unauthenticated(CallerError):
+    """The token for a server is missing, wrong or revoked. The message never says which."""
 
 
 class LeaseLost(CallerError):

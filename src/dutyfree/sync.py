@@ -55,6 +55,7 @@ from dutyfree.model import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     DEFAULT_TIMEOUT_S,
     Bill,
+    Cache,
     Capability,
     Chunk,
     Command,
@@ -73,6 +74,7 @@ from dutyfree.model import (
     ProcessInfo,
     Recipe,
     Resources,
+    SavedCache,
     Unenforced,
     User,
     Writes,
@@ -80,6 +82,7 @@ from dutyfree.model import (
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.options import PoolOptions
 from dutyfree.pool.status import PoolStatus
+from dutyfree.remote.host import RemoteHost as AsyncRemoteHost
 from dutyfree.substrates.options import (
     AutoOptions,
     CellOptions,
@@ -87,6 +90,7 @@ from dutyfree.substrates.options import (
     FakeOptions,
     GVisorOptions,
     MicroVMOptions,
+    ServerOptions,
     VMOptions,
 )
 
@@ -100,12 +104,14 @@ __all__ = [
     "HostPool",
     "LocalHost",
     "Process",
+    "RemoteHost",
     "Session",
     "Snapshot",
     "Stream",
     "Terminal",
     "Watch",
     "local",
+    "connect",
 ]
 
 
@@ -159,6 +165,14 @@ def local(
 ) -> LocalHost: ...
 @overload
 def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
+) -> LocalHost: ...
+@overload
+def local(
     substrate: Literal["auto"],
     *,
     pool: PoolOptions | None = ...,
@@ -185,6 +199,23 @@ def local(
     span when it ends: those of leases, and those of what the pool does in the background.
     """
     return LocalHost(AsyncLocalHost(substrate, pool=pool, on_span=on_span, **options), Portal())
+
+
+def connect(
+    url: str,
+    *,
+    token: str | Secret | None = None,
+    ca_file: str | Path | None = None,
+    on_span: SpanListener | None = None,
+) -> RemoteHost:
+    """A host on another machine, or in another process, to be used in `with`.
+
+    `url` is `http://host:port`, `https://host:port`, or `unix:/path` of a server on this machine. `token` is one that
+    `dutyfree token create` has printed there; by default that of the environment variable DUTYFREE_TOKEN. A server's
+    certificate is checked by those of the system, or by `ca_file`. `on_span` is called with the spans of this client's
+    leases. A connection that is lost for a moment comes back by itself, and nothing is lost or done twice.
+    """
+    return RemoteHost(AsyncRemoteHost(url, token=token, ca_file=ca_file, on_span=on_span), Portal())
 
 
 class Host:
@@ -248,6 +279,7 @@ class Host:
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -269,7 +301,9 @@ class Host:
         local files and directories by absolute path in the sandbox, are streamed in. Commands run in `workdir`, by
         default the directory that the image names. Commands and
         `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
-        `mounts` are directories and files of the host that the sandbox sees, read-only.
+        `mounts` are directories and files of the host that the sandbox sees, read-only. `caches` are directories that
+        it shares with others of the same owner: it sees the version of when it was made, changes a copy of its own,
+        and `box.save_cache` adds its files to the next version.
 
         The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
         same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `labels` are
@@ -302,6 +336,7 @@ class Host:
                     workdir=workdir,
                     user=user,
                     mounts=mounts,
+                    caches=caches,
                     owner=owner,
                     key=key,
                     labels=labels,
@@ -354,6 +389,7 @@ class Host:
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -379,6 +415,7 @@ class Host:
                 workdir=workdir,
                 user=user,
                 mounts=mounts,
+                caches=caches,
                 owner=owner,
                 key=key,
                 labels=labels,
@@ -498,6 +535,32 @@ class LocalHost(Host):
         return self._inner.store
 
 
+class RemoteHost(Host):
+    """Gives out leases on a server's sandboxes while its `with` block lasts.
+
+    A lease without `ttl_s` ends with the block at the latest, and soon after a client that was killed. A lease with
+    `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
+
+    Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    """
+
+    _inner: AsyncRemoteHost
+
+    def __init__(self, inner: AsyncRemoteHost, portal: Portal) -> None:
+        super().__init__(inner, portal)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._inner.url
+
+    @property
+    def has_default_image(self) -> bool:
+        """Whether a lease may name no image."""
+        return self._inner.has_default_image
+
+
 class HostPool:
     """The user's interface to the pool of a host."""
 
@@ -525,6 +588,7 @@ class HostPool:
         network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
     ) -> None:
         """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
 
@@ -532,6 +596,7 @@ class HostPool:
 
         `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
         are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
+        Caches of leases with an owner are announced with it: `Cache(name, target, owner=...)`.
 
         Recipes are built in the background, a few at a time; `status` shows them. The error of a build is kept: `ready`
         raises it, the status shows it, and the end of the announcement warns of it if `ready` has not raised it.
@@ -554,6 +619,7 @@ class HostPool:
                 network=network,
                 writes=writes,
                 mounts=mounts,
+                caches=caches,
             )
         )
 
@@ -800,6 +866,23 @@ class Box:
         with self._portal.enter(lambda: self._inner.session(cwd=cwd, env=env, user=user)) as inner:
             yield Session(inner, self._portal)
 
+    def keep_session(
+        self, name: str, *, cwd: FilePath | None = None, env: Mapping[str, str] | None = None, user: User | None = None
+    ) -> Session:
+        """A persistent shell that lives until it is closed, or until the lease ends or the sandbox is reset.
+
+        `kept_session` finds it by its name (1 to 128 characters, unique in the sandbox) from any box of the lease; the
+        task and the box that opened it may end before. Raises InvalidRequest if there is one of that name,
+        CapacityError past 64 in one sandbox, and otherwise as `session`.
+        """
+        return Session(
+            self._portal.call(lambda: self._inner.keep_session(name, cwd=cwd, env=env, user=user)), self._portal
+        )
+
+    def kept_session(self, name: str) -> Session:
+        """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
+        return Session(self._portal.call(lambda: self._inner.kept_session(name)), self._portal)
+
     @contextmanager
     def terminal(
         self,
@@ -921,6 +1004,16 @@ class Box:
         Processes are not part of it. Raises Unsupported if the substrate has no snapshots, and CapacityError.
         """
         return Snapshot(self._portal.call(lambda: self._inner.snapshot()), self._portal)
+
+    def save_cache(self, name: str) -> SavedCache:
+        """Publish what the sandbox has added to the lease's cache of this name, for sandboxes that are made later.
+
+        The new version has the files of the present one, also those that others have saved meanwhile, and over them
+        the files, links and directories of this sandbox. Deletions are not part of it. Whoever can write in the sandbox
+        decides what later sandboxes find: save before code runs that they must not trust. Raises InvalidRequest for a
+        cache that the lease does not have, CapacityError past the cache's `max_bytes` or when the disk is full.
+        """
+        return self._portal.call(lambda: self._inner.save_cache(name))
 
     def fork(self, count: int) -> list[Box]:
         """Make `count` further sandboxes with the present files of this one, without its processes.
@@ -1324,6 +1417,14 @@ class Connection:
     def write(self, data: bytes | str) -> None:
         """Send all of `data`, text as UTF-8; waits for room. Raises InvalidRequest after `end_input`."""
         self._portal.call(lambda: self._inner.write(data))
+
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        """Send all of `data`, and with `last` the end of this side, if there is room for it at once.
+
+        False: nothing was sent, and `write` waits for room or says what is wrong. For callbacks of the event loop,
+        which cannot wait. Raises InvalidRequest for what is neither bytes nor text.
+        """
+        return self._portal.get(lambda: self._inner.write_now(data, last=last))
 
     def end_input(self) -> None:
         """Close this side: the program reads the end, and may still write. Idempotent."""

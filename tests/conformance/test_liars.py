@@ -12,7 +12,18 @@ import pytest
 from dutyfree.contract import ActionStream, Connection, Sandbox, SpanListener, Watch
 from dutyfree.errors import DutyfreeError, SubstrateUnavailable
 from dutyfree.guest.stream import GuestActionStream
-from dutyfree.model import Action, Capability, Chunk, Image, ListeningPort, Metrics, Observation, SandboxSpec, Timing
+from dutyfree.model import (
+    Action,
+    Capability,
+    Chunk,
+    Image,
+    ListeningPort,
+    Metrics,
+    Observation,
+    SandboxSpec,
+    SavedCache,
+    Timing,
+)
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.testing import Outcome, all_checks, run_conformance
 
@@ -279,6 +290,29 @@ async def test_a_cell_that_lies_is_found_out(change: Change, broken: set[str], t
     except SubstrateUnavailable as error:
         pytest.skip(str(error))
     assert {one.id for one in report.results if one.outcome is not Outcome.FAILED} == set()
+
+
+class Forgetful(CellSubstrate):
+    """Cells whose caches are saved in name only."""
+
+    async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
+        sandbox = await super().create(spec, on_span)
+
+        async def save_cache(name: str) -> SavedCache:
+            return SavedCache("sha256:0", 1, 0, 0)
+
+        sandbox.save_cache = save_cache  # type: ignore[method-assign]
+        return sandbox
+
+
+async def test_a_substrate_whose_caches_are_no_caches_is_found_out(tmp_path: Path) -> None:
+    checks = [one for one in all_checks() if one.id.startswith("caches.")]
+    try:
+        report = await run_conformance(Forgetful(store=tmp_path / "store"), checks=checks)
+    except SubstrateUnavailable as error:
+        pytest.skip(str(error))
+    kept = {one.id for one in report.results if one.outcome is Outcome.PASSED}
+    assert kept == {"caches.snapshots"}, "which saves nothing"
 
 
 async def test_a_substrate_that_copies_what_it_should_show_is_found_out(tmp_path: Path) -> None:

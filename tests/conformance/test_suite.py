@@ -46,7 +46,7 @@ def test_every_topic_of_the_contract_has_checks() -> None:
     assert topics == {
         *("lifecycle", "run", "streaming", "background", "files", "sessions", "terminals", "timeouts", "cancellation"),
         *("limits", "concurrency", "attribution", "accounting", "leaks", "capabilities", "reset", "snapshot", "fork"),
-        *("images", "users", "ports", "egress", "mounts", "watching", "pausing", "metrics"),
+        *("images", "users", "ports", "egress", "mounts", "caches", "watching", "pausing", "metrics"),
     }
 
 

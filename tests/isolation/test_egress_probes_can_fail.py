@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +66,13 @@ def endless(self: SizedBody, data: bytes) -> bytes:
     return data
 
 
-async def hoard(self: Relay, *_: object) -> None:
-    hoarded = b""
-    while len(hoarded) < HOARD_BYTES:
-        hoarded += await self._loop.sock_recv(self._upstream, 65536)
-        await self._client.write(hoarded[:1] if len(hoarded) < 65536 else b"")
-    await asyncio.Event().wait()
+def hoard(self: Relay) -> None:
+    hoarded = self.__dict__.setdefault("hoarded", bytearray())
+    hoarded += self._upstream.recv(65536)
+    if len(hoarded) < 65536:
+        self._client.write_now(hoarded[:1])
+    if len(hoarded) >= HOARD_BYTES:
+        self._loop.remove_reader(self._upstream)
 
 
 async def accept_all(self: EgressService, listener: Listener, serve: Any) -> None:
@@ -96,7 +96,7 @@ def every_port(self: Rules, host: object) -> tuple[int, ...]:
         (sni, "check", no_refusal, "tls-name"),
         (SizedBody, "feed", endless, "headers"),
         (Rules, "ports_of", every_port, "lookups"),
-        (Relay, "_down", hoard, "slow-readers"),
+        (Relay, "_readable", hoard, "slow-readers"),
         (EgressService, "_accept", accept_all, "swarm"),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),

@@ -1,1 +1,1 @@
-"""Background processes: actions that outlive the call which started them, with a bounded ring of their output."""
+"""What outlives the call that started it: background processes, with a ring of their output, and kept sessions."""

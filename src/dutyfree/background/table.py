@@ -1,4 +1,4 @@
-"""The background processes of a lease: a table for each of its sandboxes."""
+"""The background processes and kept sessions of a lease: tables for each of its sandboxes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from dutyfree.background.process import BackgroundProcess
 from dutyfree.background.ring import Budget, Ring
+from dutyfree.background.sessions import SessionTable
 from dutyfree.background.terminal import TerminalStream
 from dutyfree.background.watching import WatchStream
 from dutyfree.checked import text, whole
@@ -29,7 +30,7 @@ MAX_TABLES: Final = 64
 
 
 class ProcessTable:
-    """The background processes of one sandbox: those that run, and the last that have finished."""
+    """The background processes of one sandbox: those that run, and the last that have finished; and its sessions."""
 
     def __init__(self, sandbox: Sandbox, numbers: itertools.count[int]) -> None:
         self._sandbox = sandbox
@@ -37,6 +38,7 @@ class ProcessTable:
         self._running: dict[str, BackgroundProcess] = {}
         self._finished: dict[str, BackgroundProcess] = {}
         self._budget = Budget(MAX_SANDBOX_BYTES)
+        self.sessions = SessionTable()
 
     def start(self, action: Action, keep_bytes: int, terminal: tuple[int, int] | None = None) -> BackgroundProcess:
         """Start `action`; with `stdin=None`, its input stays open. Raises CapacityError, and as `Sandbox.stream`.

@@ -15,7 +15,7 @@ from dutyfree.cli.quantities import SIZES, or_none, positive, size_bytes
 from dutyfree.cli.store_option import existing_store
 from dutyfree.errors import InvalidRequest, UnenforcedWarning
 from dutyfree.formatting import plain
-from dutyfree.model import Egress, Image, Mount, Network, Resources, Writes
+from dutyfree.model import Cache, Egress, Image, Mount, Network, Resources, Writes
 from dutyfree.model.spec import describe_unenforced
 
 if TYPE_CHECKING:
@@ -95,6 +95,14 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         help="show a directory or file of this machine at a path of the sandbox, read-only (may be repeated)",
     )
     sandbox.add_argument(
+        "--cache",
+        action="append",
+        default=[],
+        type=cache,
+        metavar="NAME:TARGET",
+        help="show the cache of this name at a path of the sandbox, which changes a copy of its own (may be repeated)",
+    )
+    sandbox.add_argument(
         "--upload",
         action="append",
         default=[],
@@ -139,6 +147,17 @@ def mount(text: str) -> Mount:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form SOURCE:TARGET")
     try:
         return Mount(os.path.abspath(source), target)  # noqa: PTH100 - `resolve` would follow links already now
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def cache(text: str) -> Cache:
+    """The cache that an option names."""
+    name, colon, target = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME:TARGET")
+    try:
+        return Cache(name, target)
     except InvalidRequest as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -233,6 +252,7 @@ async def lease(host: LocalHost, options: argparse.Namespace, image: Image | Non
         writes=options.writes,
         env=env,
         mounts=mounts,
+        caches=options.cache,
         uploads=uploads,
         workdir=options.workdir,
         user=options.user,

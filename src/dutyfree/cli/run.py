@@ -50,6 +50,11 @@ def register(commands: Any) -> None:
         metavar="TIME",
         help=f"kill the command's whole process tree after this time: {DURATIONS} (default: 7d, the longest)",
     )
+    parser.add_argument(
+        "--save-caches",
+        action="store_true",
+        help="after a command that exits with code 0, add what it wrote in each --cache to the cache's next version",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object with the observation instead")
     parser.add_argument(
         "--entrypoint",
@@ -82,9 +87,13 @@ async def _in_a_sandbox(options: argparse.Namespace) -> int:
             async with box.stream(words, timeout_s=options.timeout, output_limit_bytes=limit_bytes) as stream:
                 with Signals(stream):
                     await _feed_input(stream)
-                    if options.json:
-                        return await _print_json(box, stream)
-                    code = await _pass_output_on(stream, words, options)
+                    passing = _print_json(box, stream) if options.json else _pass_output_on(stream, words, options)
+                    code = await passing
+            if options.save_caches and code == ExitCode.DONE:
+                for each in options.cache:
+                    await box.save_cache(each.name)
+            if options.json:
+                return code
             if code == NOT_FOUND and image is None and Capability.HOST_FILES in host.capabilities and not options.quiet:
                 await warn_of_hidden(box, words[0], options.workdir)
             return code

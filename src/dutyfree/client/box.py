@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from dutyfree.model import (
     Metrics,
     Observation,
     ProcessInfo,
+    SavedCache,
     Unenforced,
     User,
 )
@@ -41,6 +43,8 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
+    import weakref
+
     from dutyfree.client.egress import BoxEgress
 
 
@@ -247,13 +251,34 @@ class Box:
 
         `user` is that of all its lines, by default the lease's. Raises Unsupported if the substrate has no sessions.
         """
-        user = self._user if user is None else user
-        place = self._workdir if cwd is None else path_or_none("cwd", cwd)
-        wanted = Action(":", cwd=place, env=self._under(env), user=user)
         with self._fence:
-            inner = await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
-        async with GuardedSession(inner, self._fence) as session:
-            yield session if self._log is None else LoggedSession(session, self._log)
+            inner = await self._open_session(cwd, env, user)
+        async with self._fenced_session(inner) as session:
+            yield session
+
+    async def keep_session(
+        self,
+        name: str,
+        *,
+        cwd: FilePath | None = None,
+        env: Mapping[str, str] | None = None,
+        user: User | None = None,
+    ) -> Session:
+        """A persistent shell that lives until it is closed, or until the lease ends or the sandbox is reset.
+
+        `kept_session` finds it by its name (1 to 128 characters, unique in the sandbox) from any box of the lease; the
+        task and the box that opened it may end before. Raises InvalidRequest if there is one of that name,
+        CapacityError past 64 in one sandbox, and otherwise as `session`.
+        """
+        opening = partial(self._open_session, cwd, env, user)
+        with self._fence:
+            inner = await self._grant.processes(self._sandbox).sessions.keep(name, opening)
+        return self._fenced_session(inner)
+
+    async def kept_session(self, name: str) -> Session:
+        """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
+        self._fence.check()
+        return self._fenced_session(self._grant.processes(self._sandbox).sessions.get(name))
 
     @asynccontextmanager
     async def terminal(
@@ -394,6 +419,17 @@ class Box:
             self._grant.check_sealed()
             return await self._sandbox.snapshot()
 
+    async def save_cache(self, name: str) -> SavedCache:
+        """Publish what the sandbox has added to the lease's cache of this name, for sandboxes that are made later.
+
+        The new version has the files of the present one, also those that others have saved meanwhile, and over them
+        the files, links and directories of this sandbox. Deletions are not part of it. Whoever can write in the sandbox
+        decides what later sandboxes find: save before code runs that they must not trust. Raises InvalidRequest for a
+        cache that the lease does not have, CapacityError past the cache's `max_bytes` or when the disk is full.
+        """
+        with self._fence:
+            return await self._sandbox.save_cache(text("name", name))
+
     async def fork(self, count: int) -> list[Box]:
         """Make `count` further sandboxes with the present files of this one, without its processes.
 
@@ -439,6 +475,9 @@ class Box:
             return  # the lease has ended, and another tenant may have the sandbox
         forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
         self._forks = []
+        await self._destroy_with(forks)
+
+    async def _destroy_with(self, forks: Sequence[Box | Sandbox]) -> None:
         was_counted = self._is_fork and self._sandbox.alive
         error = await destroy_all(self._sandbox, forks, self._grant)
         if was_counted:
@@ -477,6 +516,16 @@ class Box:
         """The lease's environment, with an action's own over it."""
         return self._grant.env if env is None else self._grant.env.under(table("env", env))
 
+    async def _open_session(self, cwd: FilePath | None, env: Mapping[str, str] | None, user: User | None) -> Session:
+        user = self._user if user is None else user
+        place = self._workdir if cwd is None else path_or_none("cwd", cwd)
+        wanted = Action(":", cwd=place, env=self._under(env), user=user)
+        return await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
+
+    def _fenced_session(self, inner: Session) -> Session:
+        session = GuardedSession(inner, self._fence)
+        return session if self._log is None else LoggedSession(session, self._log)
+
     def _fenced(self, sandbox: Sandbox) -> GuardedFiles:
         """The files of a sandbox of this lease, with the rights of the lease's user."""
         return GuardedFiles(sandbox.files if self._user is None else sandbox.files.as_user(self._user), self._fence)
@@ -489,3 +538,14 @@ class Box:
         box._is_fork = True
         box._files = self._fenced(sandbox)
         return box
+
+
+def inside(box: Box) -> tuple[Grant, Sandbox]:
+    """The grant of a box, and its sandbox without the fence: for a server, whose clients do what a box does."""
+    return box._grant, box._sandbox
+
+
+async def destroy_alone(box: Box) -> None:
+    """Destroy the sandbox of a box and none of its forks: for a server, whose clients may use them as sandboxes."""
+    if not box._fence.gone:
+        await box._destroy_with(())

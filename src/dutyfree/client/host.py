@@ -16,7 +16,20 @@ from dutyfree.client.dropped import lease_block, warn_of_dropped_block
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
-from dutyfree.model import Bill, Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
+from dutyfree.model import (
+    Bill,
+    Cache,
+    Capability,
+    Egress,
+    Image,
+    Isolation,
+    Mount,
+    Network,
+    Recipe,
+    Resources,
+    User,
+    Writes,
+)
 
 if TYPE_CHECKING:
     from dutyfree.client.groups import Group, Rollouts
@@ -41,6 +54,7 @@ class LeaseOptions(TypedDict, total=False):
     workdir: str | None
     user: User | None
     mounts: Sequence[Mount]
+    caches: Sequence[Cache]
     owner: str
     labels: Mapping[str, str] | None
     timeout_s: float | None
@@ -108,6 +122,7 @@ class Host(ABC):
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -129,7 +144,9 @@ class Host(ABC):
         local files and directories by absolute path in the sandbox, are streamed in. Commands run in `workdir`, by
         default the directory that the image names. Commands and
         `box.files` act as `user`, a name or a uid of the sandbox, who owns the secret files, too; by default as root.
-        `mounts` are directories and files of the host that the sandbox sees, read-only.
+        `mounts` are directories and files of the host that the sandbox sees, read-only. `caches` are directories that
+        it shares with others of the same owner: it sees the version of when it was made, changes a copy of its own,
+        and `box.save_cache` adds its files to the next version.
 
         The host shares its places fairly between owners; `owner` names the one of this lease. A repeated call with the
         same `owner` and `key` gets the same lease, so that a caller can retry when an answer was lost. `labels` are
@@ -186,6 +203,7 @@ class Host(ABC):
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -209,6 +227,7 @@ class Host(ABC):
             workdir=workdir,
             user=user,
             mounts=mounts,
+            caches=caches,
             owner=owner,
             key=key,
             labels=labels,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dutyfree.client.billing import with_others
 from dutyfree.client.leasing import MAX_BUILD_S, Leasing
 from dutyfree.client.specs import spec_of
-from dutyfree.model import Bill, Egress, Image, Mount, Network, Recipe, Resources, Writes
+from dutyfree.model import Bill, Cache, Egress, Image, Mount, Network, Recipe, Resources, Writes
+from dutyfree.model.cache import owned_by
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.status import PoolStatus
 
@@ -45,6 +46,7 @@ class HostPool:
         network: Network | Egress | str = Network.NONE,
         writes: Writes | str = Writes.MEMORY,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
     ) -> None:
         """Announce leases, `in_s` seconds from now, so that the pool prepares sandboxes. Returns at once.
 
@@ -52,6 +54,7 @@ class HostPool:
 
         `demand` has what each lease will start from, as `lease` takes it, and the number of leases. The other arguments
         are those of `lease` that decide which sandboxes can be used: announce with the values with which you lease.
+        Caches of leases with an owner are announced with it: `Cache(name, target, owner=...)`.
 
         Recipes are built in the background, a few at a time; `status` shows them. The error of a build is kept: `ready`
         raises it, the status shows it, and the end of the announcement warns of it if `ready` has not raised it.
@@ -64,7 +67,7 @@ class HostPool:
         Raises InvalidRequest for an invalid value or an unknown name of an image, and CapacityError for too many
         entries.
         """
-        spec = spec_of(resources, network, writes, mounts)
+        spec = spec_of(resources, network, writes, mounts, owned_by("", caches))
         at_s = time.monotonic() + in_s
         entries = [(await self._leasing.image(what), count) for what, count in demand]
         self._leasing.announcements.announce(name, entries, spec, at_s, at_s + lasting_s)

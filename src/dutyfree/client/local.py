@@ -26,6 +26,7 @@ from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     Bill,
+    Cache,
     Capability,
     Egress,
     Image,
@@ -37,6 +38,7 @@ from dutyfree.model import (
     User,
     Writes,
 )
+from dutyfree.model.cache import owned_by
 from dutyfree.pool.options import WITHOUT_A_POOL, PoolOptions
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         FakeOptions,
         GVisorOptions,
         MicroVMOptions,
+        ServerOptions,
         VMOptions,
     )
 
@@ -109,6 +112,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
 ) -> LocalHost: ...
 @overload
 def local(
@@ -353,6 +364,7 @@ class LocalHost(Host):
         workdir: str | None = None,
         user: User | None = None,
         mounts: Sequence[Mount] = (),
+        caches: Sequence[Cache] = (),
         owner: str = "",
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -369,7 +381,7 @@ class LocalHost(Host):
             raise wrong("image", image, "a Recipe, an Image, the name of an image, or None")
         noted = check_labels(labels)
         egress = network if isinstance(network, Egress) else None
-        spec = spec_of(resources, network, writes, mounts)
+        spec = spec_of(resources, network, writes, mounts, owned_by(owner, caches) if caches else ())
         binding = NOTHING
         paths = uploads or workdir is not None
         if env or secrets or files or secret_files or paths or user is not None or egress is not None:
@@ -463,6 +475,11 @@ class LocalHost(Host):
         self._opened()
         assert self._leasing is not None
         return self._leasing
+
+
+def watch_ends(host: LocalHost, listener: Callable[[Lease, str], None]) -> None:
+    """Call `listener` with each lease of an open host that has ended, and how: for a server, which keeps records."""
+    host._opened_leasing().pool.on_end = lambda grant: listener(grant.lease, grant.fence.how)
 
 
 def _image_user(image: Recipe | Image) -> User | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Egress, Mount, Network, Resources, SandboxSpec, Writes
+from dutyfree.model import Cache, Egress, Mount, Network, Resources, SandboxSpec, Writes
 from dutyfree.model.mount import check_mounts
 
 Choice = TypeVar("Choice", Network, Writes)
@@ -14,18 +14,23 @@ DEFAULT_SPEC: Final = SandboxSpec()
 
 
 def spec_of(
-    resources: Resources | None, network: Network | Egress | str, writes: Writes | str, mounts: Sequence[Mount]
+    resources: Resources | None,
+    network: Network | Egress | str,
+    writes: Writes | str,
+    mounts: Sequence[Mount],
+    caches: tuple[Cache, ...] = (),
 ) -> SandboxSpec:
     """The spec, without an image. Raises InvalidRequest for an unknown network or place of writes."""
     if isinstance(network, Egress):
         network = Network.NONE  # the sandbox has none, and can be a warm one: its egress belongs to the lease
-    if resources is None and network is Network.NONE and writes is Writes.MEMORY and not mounts:
+    if resources is None and network is Network.NONE and writes is Writes.MEMORY and not mounts and not caches:
         return DEFAULT_SPEC
     return SandboxSpec(
         resources=resources if resources is not None else DEFAULT_SPEC.resources,
         network=_choice(Network, network, "network"),
         writes=_choice(Writes, writes, "writes"),
         mounts=mounts if isinstance(mounts, tuple) else check_mounts(mounts),
+        caches=caches,
     )
 
 

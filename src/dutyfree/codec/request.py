@@ -19,7 +19,7 @@ from dutyfree.codec.values import (
     write_bytes,
 )
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Action, Capability, Image, Mount, Network, Resources, SandboxSpec, Unenforced, Writes
+from dutyfree.model import Action, Cache, Capability, Image, Mount, Network, Resources, SandboxSpec, Unenforced, Writes
 from dutyfree.tables import Table
 
 
@@ -78,6 +78,18 @@ def _read_mount(table: Table) -> Mount:
 MOUNT: Final = Codec("a mount", _write_mount, _read_mount)
 
 
+def _write_cache(cache: Cache) -> dict[str, Any]:
+    return {"name": cache.name, "target": cache.target, "max_bytes": cache.max_bytes, "owner": cache.owner}
+
+
+def _read_cache(table: Table) -> Cache:
+    needed = {key: table.required(key, text) for key in ("name", "target")}
+    return Cache(**{**needed, **given(table, name=text, target=text, max_bytes=natural, owner=text)})
+
+
+CACHE: Final = Codec("a cache", _write_cache, _read_cache)
+
+
 def _write_spec(spec: SandboxSpec) -> dict[str, Any]:
     return {
         "resources": _write_resources(spec.resources),
@@ -87,6 +99,7 @@ def _write_spec(spec: SandboxSpec) -> dict[str, Any]:
         "hostname": spec.hostname,
         "image": _write_image(spec.image),
         "mounts": [_write_mount(each) for each in spec.mounts],
+        "caches": [_write_cache(each) for each in spec.caches],
     }
 
 
@@ -101,6 +114,7 @@ def _read_spec(table: Table) -> SandboxSpec:
             hostname=text,
             image=IMAGE.decode_inner,
             mounts=sequence(MOUNT.decode_inner),
+            caches=sequence(CACHE.decode_inner),
         )
     )
 

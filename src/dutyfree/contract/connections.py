@@ -37,6 +37,14 @@ class Connection(ABC):
     async def write(self, data: bytes | str) -> None:
         """Send all of `data`, text as UTF-8; waits for room. Raises InvalidRequest after `end_input`."""
 
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        """Send all of `data`, and with `last` the end of this side, if there is room for it at once.
+
+        False: nothing was sent, and `write` waits for room or says what is wrong. For callbacks of the event loop,
+        which cannot wait. Raises InvalidRequest for what is neither bytes nor text.
+        """
+        return False
+
     @abstractmethod
     async def end_input(self) -> None:
         """Close this side: the program reads the end, and may still write. Idempotent."""

@@ -19,6 +19,7 @@ from dutyfree.model import (
     ListeningPort,
     Metrics,
     Observation,
+    SavedCache,
     Unenforced,
     Usage,
     User,
@@ -149,6 +150,17 @@ class Sandbox(ABC):
         `snapshot` and `Substrate.create` do.
         """
         raise Unsupported("this substrate cannot fork its sandboxes")
+
+    async def save_cache(self, name: str) -> SavedCache:
+        """Publish what the sandbox has added to its spec's cache of this name, for sandboxes that are made later.
+
+        The new version has the files of the present one, also those that others have saved meanwhile, and over them
+        this sandbox's files, links and directories; deletions are not part of it. The sandbox itself sees no change.
+        Its processes stand still while its files are copied. Raises InvalidRequest for a cache that the spec does not
+        name, and past the limits of layers; CapacityError past the cache's `max_bytes`, when the disk is full, and if
+        a process cannot be stopped; Unsupported without `Capability.CACHES`; and otherwise as `run` does.
+        """
+        raise Unsupported("this substrate has no caches")
 
     @property
     def paused(self) -> bool:

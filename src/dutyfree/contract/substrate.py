@@ -61,6 +61,11 @@ class Substrate(ABC):
         if spec.mounts and Capability.MOUNTS not in self.capabilities:
             reason = self.without_mounts or f"substrate {self.name!r} cannot show files of the host"
             raise Unsupported(reason, hint="use cells, or put the files into an image")
+        if spec.caches and Capability.CACHES not in self.capabilities:
+            reason = (
+                f"substrate {self.name!r} has no caches: it gives a sandbox no writable layer that can be read apart"
+            )
+            raise Unsupported(reason, hint="use cells, or put the files into an image")
 
     @property
     def without_mounts(self) -> str:

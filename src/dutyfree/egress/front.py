@@ -35,9 +35,13 @@ class Client:
         self.connection = connection
         self._ahead = b""
 
+    def peek(self, parser: Callable[[bytes], Parsed | None]) -> Parsed | None:
+        """What the parser finds in the bytes that were read ahead; None if it needs more. Raises as the parser does."""
+        return parser(self._ahead) if self._ahead else None
+
     async def parse(self, parser: Callable[[bytes], Parsed | None]) -> Parsed:
         """What the parser finds at the beginning. Raises Refused at the end of the stream, and as the parser does."""
-        while not self._ahead or (found := parser(self._ahead)) is None:
+        while (found := self.peek(parser)) is None:
             data = await self.connection.read(_READ_BYTES)
             if not data:
                 raise Refused("the connection ended within a request" if self._ahead else "", 400)
@@ -52,7 +56,8 @@ class Client:
 
     async def write(self, data: bytes) -> None:
         """Send bytes to the program."""
-        await self.connection.write(data)
+        if not self.connection.write_now(data):
+            await self.connection.write(data)
 
     async def finish(self) -> None:
         """Close, in such a way that the program can read what was sent to it."""
@@ -164,6 +169,8 @@ class Front:
     async def _read(self, client: Client, parser: Callable[[bytes], Parsed | None], how: str) -> Parsed:
         """What the program asks for. Raises Refused, which is recorded unless the program has asked for nothing."""
         try:
+            if (found := client.peek(parser)) is not None:
+                return found
             async with asyncio.timeout(self._head_timeout_s):
                 return await client.parse(parser)
         except TimeoutError:

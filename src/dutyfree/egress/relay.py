@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dutyfree.contract import Connection
 
 CHUNK_BYTES: Final = 256 * 1024
-_LARGE_BYTES: Final = 32 * 1024
 LINGER_S: Final = 30.0
 """How long one side may be quiet once the other side has ended."""
 
@@ -60,13 +59,18 @@ class Budget:
 
 
 class Relay:
-    """One connection, while it is carried. The caller closes both ends."""
+    """One connection, while it is carried. The caller closes both ends.
+
+    The calling task sends. What the server sends is passed on in the loop's callback for its socket, as long as the
+    client has room for it: an answer that is not large needs no task.
+    """
 
     def __init__(
         self, client: Connection, upstream: socket.socket, entry: Entry, budget: Budget, idle_s: float
     ) -> None:
         self._client = client
         self._upstream = upstream
+        self._fd = upstream.fileno()  # the loop handles numbers much faster than sockets
         self._entry = entry
         self._budget = budget
         self._idle_s = idle_s
@@ -75,6 +79,12 @@ class Relay:
         self._interrupt = asyncio.timeout(None)
         """Ends the sending direction: when the other one has failed, or when both are idle."""
         self._timer: asyncio.TimerHandle | None = None
+        self._received: asyncio.Future[None] = self._loop.create_future()
+        """The end of the receiving direction."""
+        self._down: Filter = Everything()
+        self._early = b""
+        self._waiting: asyncio.Task[None] | None = None
+        """Waits for room at the client; no callback reads from the server meanwhile."""
 
     async def carry(
         self, up: Filter, down: Filter, *, head: bytes = b"", first: bytes = b"", early: bytes = b""
@@ -84,53 +94,45 @@ class Relay:
         `head` is sent to the server as it is; `first` has been read from the client, `early` from the server. If `up`
         lets a limited part pass (the body of a request), the connection ends with the server's answer.
         """
-        # This task sends, a new one receives: the first bytes go out without a task switch.
-        receiving = asyncio.create_task(self._down(down, early))
-        receiving.add_done_callback(self._received)
-        self._timer = self._loop.call_later(self._idle_s, self._look_at_time)
+        self._down, self._early = down, early
+        self._loop.call_soon(self._receive)  # the first bytes go out before
         try:
-            return await self._both(self._up(up, head, first), receiving)
+            return await self._both(self._up(up, head, first))
         except OSError as error:
             return f"failed: {error.strerror or error}"
         except DutyfreeError:
             return "closed by the sandbox"
         finally:
-            self._timer.cancel()
-            self._timer = None
-            if not receiving.done():
-                receiving.cancel()
-                await asyncio.wait((receiving,))
+            if self._timer is not None:
+                self._timer.cancel()
+            if not self._received.done():
+                self._loop.remove_reader(self._fd)
+                self._received.cancel()
+            if self._waiting is not None:
+                self._waiting.cancel()
+                await asyncio.wait((self._waiting,))
 
-    async def _both(self, sending: Coroutine[Any, Any, None], receiving: asyncio.Task[None]) -> str:
+    async def _both(self, sending: Coroutine[Any, Any, None]) -> str:
         try:
             async with self._interrupt:
                 await sending
-                await receiving
+                await self._received
         except TimeoutError:
             if not self._interrupt.expired():
                 raise  # of a socket
-            if receiving.done():
-                receiving.result()
+            if self._received.done():
+                self._received.result()
             return "idle"
         return "closed"
 
-    def _received(self, receiving: asyncio.Task[None]) -> None:
-        if self._timer is None or receiving.cancelled():
-            return
-        if receiving.exception() is not None:
-            self._interrupt.reschedule(self._loop.time())
-        elif self._idle_s > LINGER_S:
-            self._idle_s = LINGER_S
-            self._timer.cancel()
-            self._look_at_time()
-
     def _look_at_time(self) -> None:
+        """At least every `LINGER_S`, so that no other timer is needed when one side ends."""
         now_s = self._loop.time()
         idle_at_s = self._active_s + self._idle_s
         if now_s >= idle_at_s:
             self._interrupt.reschedule(now_s)
         else:
-            self._timer = self._loop.call_at(idle_at_s, self._look_at_time)
+            self._timer = self._loop.call_at(min(idle_at_s, now_s + LINGER_S), self._look_at_time)
 
     async def _up(self, up: Filter, head: bytes, data: bytes) -> None:
         client, upstream, entry, send = self._client, self._upstream, self._entry, self._loop.sock_sendall
@@ -146,22 +148,73 @@ class Relay:
                 return
             data = await client.read(CHUNK_BYTES)
             if not data:
-                upstream.shutdown(socket.SHUT_WR)
+                if not self._received.done():  # else the socket is closed now
+                    upstream.shutdown(socket.SHUT_WR)
                 return
 
-    async def _down(self, down: Filter, data: bytes) -> None:
-        client, upstream, entry, receive = self._client, self._upstream, self._entry, self._loop.sock_recv
-        while True:
-            if data and (passed := down.feed(data)):
-                self._budget.take(len(passed))
-                await client.write(passed)
-                entry.received_bytes += len(passed)
-                self._active_s = self._loop.time()
-                if len(passed) >= _LARGE_BYTES:
-                    await asyncio.sleep(0)  # a fast server must not keep the loop from all else
-            if down.done:
-                return
-            data = await receive(upstream, CHUNK_BYTES)
-            if not data:
-                await client.end_input()
-                return
+    def _receive(self) -> None:
+        if self._received.done():
+            return  # the connection has ended
+        self._loop.add_reader(self._fd, self._readable)
+        self._look_at_time()
+        if self._early:
+            self._readable()
+
+    def _readable(self) -> None:
+        try:
+            passed, last = self._take()
+            if self._client.write_now(passed, last=last):
+                self._passed_down(passed, last)
+            else:
+                self._loop.remove_reader(self._fd)
+                self._waiting = self._loop.create_task(self._wait_for_room(passed, last))
+        except BlockingIOError:
+            pass
+        except Exception as error:  # the task that carries raises it
+            self._stop_receiving(error)
+
+    async def _wait_for_room(self, passed: bytes, last: bool) -> None:
+        """Receive in this task as long as the server is faster than the client."""
+        try:
+            while True:
+                if passed:
+                    await self._client.write(passed)
+                if last:
+                    await self._client.end_input()
+                self._passed_down(passed, last)
+                if last:
+                    return
+                await asyncio.sleep(0)  # a fast server must not keep the loop from all else
+                passed, last = self._take()
+        except BlockingIOError:
+            self._waiting = None
+            self._loop.add_reader(self._fd, self._readable)
+        except Exception as error:
+            self._stop_receiving(error)
+
+    def _take(self) -> tuple[bytes, bool]:
+        """What may pass of the server's next bytes, and whether its end has come. Raises OSError and Refused."""
+        data = self._early or self._upstream.recv(CHUNK_BYTES)
+        self._early = b""
+        passed = self._down.feed(data) if data else b""
+        self._budget.take(len(passed))
+        return passed, not data
+
+    def _passed_down(self, passed: bytes, last: bool) -> None:
+        self._entry.received_bytes += len(passed)
+        self._active_s = self._loop.time()
+        if last:
+            self._stop_receiving(None)
+
+    def _stop_receiving(self, error: Exception | None) -> None:
+        self._loop.remove_reader(self._fd)
+        if self._received.done():
+            return
+        if error is None:
+            self._received.set_result(None)
+            self._idle_s = min(self._idle_s, LINGER_S)
+            return
+        self._received.set_exception(error)
+        self._received.exception()  # nobody may be left to ask for it
+        if not self._interrupt.expired():
+            self._interrupt.reschedule(self._loop.time())

@@ -18,6 +18,8 @@ from dutyfree.model.egress import Egress, EgressRecord
 if TYPE_CHECKING:
     from dutyfree.contract import Connection, Datagrams, Listener, Sandbox
 
+    Serve = Callable[[Connection], Coroutine[Any, Any, None]]
+
 PROXY_ADDRESS: Final = "127.64.0.1"
 """Not 127.0.0.1: programs of the sandbox keep all of its ports for themselves."""
 PROXY_PORT: Final = 3128
@@ -141,7 +143,7 @@ class EgressService:
 
         self._spawn(self._accept(listener, serve))
 
-    async def _accept(self, listener: Listener, serve: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
+    async def _accept(self, listener: Listener, serve: Serve) -> None:
         """Take one connection, leave the listener to a new task, and serve: without a task switch on the way."""
         await self._pace()
         connection = await listener.accept()
@@ -152,10 +154,14 @@ class EgressService:
             await connection.close()
             raise
         try:
-            self._spawn(self._accept(listener, serve))
+            asyncio.get_running_loop().call_soon(self._accept_next, listener, serve)  # this connection comes first
             await serve(connection)
         finally:
             self._places.release()
+
+    def _accept_next(self, listener: Listener, serve: Serve) -> None:
+        if self._sandbox is not None:
+            self._spawn(self._accept(listener, serve))
 
     async def _pace(self) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -131,6 +131,16 @@ class Stream(Socket):
                 await self.changed()
             self._check_open()
 
+    def give_now(self, data: bytes, *, last: bool) -> bool:
+        """Send all of it if the guest has room, and with `last` the end of the input; False if nothing was sent."""
+        if self._input_closed or self.abandoned or self.finished or self._input_turn.locked():
+            return False
+        if not self.has_input_room(len(data)):
+            return False
+        self._input_closed = last
+        self.offer_input(data, last=last)
+        return True
+
     async def end_input(self) -> None:
         """Close this side, after all that was given. Idempotent."""
         if self._input_closed:
@@ -186,6 +196,9 @@ class GuestConnection(Connection):
 
     async def write(self, data: bytes | str) -> None:
         await self._stream.give(data_bytes("data", data))
+
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        return self._stream.give_now(data_bytes("data", data), last=last)
 
     async def end_input(self) -> None:
         await self._stream.end_input()

@@ -17,9 +17,9 @@ from dutyfree.guest.exchanges import BACKSTOP_GRACE_S, MAX_SIZE_BYTES, USERS_HIN
 from dutyfree.guest.limits import LimitCounters, LimitWatch
 from dutyfree.model import Action, Observation, Timing, User
 from dutyfree.model.user import check_user
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 from dutyfree.wire.fields import encode_text
-from dutyfree.wire.messages import Exit, ExitFlag, Mode, Run, RunFlag
+from dutyfree.wire.messages import Exit, ExitFlag, Mode, Request, Run, RunFlag
 
 _ROOTS_DIRECTORIES: Final = ("/", "/root")
 """Working directories of images that name none: root's home, which other users cannot enter, and no home at all."""
@@ -32,7 +32,7 @@ class Runner:
     def __init__(
         self,
         sandbox_id: str,
-        channel: Channel,
+        channel: ActionChannel,
         *,
         env: Mapping[str, str],
         cwd: str,
@@ -48,20 +48,20 @@ class Runner:
         self._on_timing: Callable[[Timing], None] | None = getattr(on_span, "on_timing", None)
         """Listeners that have it take an action in one call, for which no spans need to be made."""
         self.known_limits = _UNLIMITED
-        self._cwd = cwd
+        self.cwd = cwd
         self._encoded_cwd = encode_text(cwd)
         self._limits = limits
-        self._one_user = one_user
+        self.one_user = one_user
         self._began_ns: int | None = None
 
-    def with_channel(self, channel: Channel, began_ns: int | None) -> Runner:
+    def with_channel(self, channel: ActionChannel, began_ns: int | None) -> Runner:
         """The same sandbox through another guest. Its one action began, at `began_ns`, with its start."""
         other = copy.copy(self)
         other.channel = channel
         other._began_ns = began_ns
         return other
 
-    def move_to(self, channel: Channel, limits: LimitWatch | None) -> None:
+    def move_to(self, channel: ActionChannel, limits: LimitWatch | None) -> None:
         """Send later actions to another guest, which may still be starting. Actions under way stay with the old one."""
         self.channel = channel
         self.known_limits = _UNLIMITED
@@ -69,17 +69,17 @@ class Runner:
 
     def directory(self, cwd: str | None, user: User | None = None) -> bytes:
         """The working directory of an action with this `cwd`; empty for a user's home, which the guest knows."""
-        if user is not None and self._cwd in _ROOTS_DIRECTORIES:
+        if user is not None and self.cwd in _ROOTS_DIRECTORIES:
             return encode_text(cwd or "")
-        return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self._cwd, cwd))
+        return self._encoded_cwd if cwd is None else encode_text(posixpath.join(self.cwd, cwd))
 
     def identity(self, user: User | None) -> tuple[bytes, Environment]:
         """A RUN's user, and the environment that its entries are added to. Raises InvalidRequest, Unsupported."""
         if user is None:
             return b"", self.environment
         wanted = check_user(user)
-        if self._one_user is not None:
-            raise Unsupported(f"actions cannot run as user {wanted!r} here: {self._one_user}", hint=USERS_HINT)
+        if self.one_user is not None:
+            raise Unsupported(f"actions cannot run as user {wanted!r} here: {self.one_user}", hint=USERS_HINT)
         return encode_text(wanted), self.environment.of_users
 
     def request(self, action: Action, *, credit_bytes: int, flags: int) -> Run:
@@ -100,7 +100,7 @@ class Runner:
             user=user,
         )
 
-    def begin(self, exchange: ActionExchange, request: Run, timeout_s: float | None) -> None:
+    def begin(self, exchange: ActionExchange, request: Request, timeout_s: float | None) -> None:
         """Send the request. Raises SandboxGone, SandboxPaused, InvalidRequest."""
         if not self.channel.alive:
             raise SandboxGone(f"sandbox {self.sandbox_id} is gone")
@@ -166,25 +166,35 @@ class Runner:
     ) -> Observation:
         """The observation of an action that has ended; its spans are reported."""
         timing = self.record(exchange, end, end_ns)
-        seen = known = exchange.known_limits
-        if end.exit_code != 0 and self._limits is not None:
-            seen = self.known_limits = self._limits.counters()
+        flags = self.flags(exchange, end)
         return Observation(
             exit_code=end.exit_code,
             signal=end.signal,
             stdout=stdout,
             stderr=stderr,
-            timed_out=bool(end.flags & ExitFlag.TIMED_OUT),
-            truncated=truncated or bool(end.flags & ExitFlag.TRUNCATED),
+            timed_out=bool(flags & ExitFlag.TIMED_OUT),
+            truncated=truncated or bool(flags & ExitFlag.TRUNCATED),
             stdout_bytes=max(end.stdout_bytes, len(stdout)),
             stderr_bytes=max(end.stderr_bytes, len(stderr)),
-            oom_killed=seen.oom_kills > known.oom_kills or bool(end.flags & ExitFlag.OOM_KILLED),
-            pids_limited=seen.fork_refusals > known.fork_refusals or bool(end.flags & ExitFlag.PIDS_LIMITED),
-            disk_full=end.exit_code != 0 and bool(end.flags & ExitFlag.DISK_FULL),
+            oom_killed=bool(flags & ExitFlag.OOM_KILLED),
+            pids_limited=bool(flags & ExitFlag.PIDS_LIMITED),
+            disk_full=end.exit_code != 0 and bool(flags & ExitFlag.DISK_FULL),
             cpu_ms=end.cpu_us / 1e3,
             peak_memory_bytes=end.peak_rss_bytes,
             timing=timing,
         )
+
+    def flags(self, exchange: ActionExchange, end: Exit) -> int:
+        """The flags of an action that has ended, with the limits that only this side of the sandbox counts."""
+        flags = end.flags
+        if end.exit_code != 0 and self._limits is not None:
+            known, seen = exchange.known_limits, self._limits.counters()
+            self.known_limits = seen
+            if seen.oom_kills > known.oom_kills:
+                flags |= ExitFlag.OOM_KILLED
+            if seen.fork_refusals > known.fork_refusals:
+                flags |= ExitFlag.PIDS_LIMITED
+        return flags
 
     def record(self, exchange: ActionExchange, end: Exit, end_ns: int) -> Timing:
         """The timing of an action that has ended, reported to the listener.

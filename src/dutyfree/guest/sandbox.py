@@ -26,7 +26,7 @@ from dutyfree.guest.session import GuestSession
 from dutyfree.guest.stream import GuestActionStream
 from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, ListeningPort, Observation, Phase, Span, Unenforced, User
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 
 
 class GuestSandbox(Sandbox):
@@ -38,7 +38,7 @@ class GuestSandbox(Sandbox):
     def __init__(
         self,
         sandbox_id: str,
-        channel: Channel,
+        channel: ActionChannel,
         *,
         destroy: Callable[[], Awaitable[None]],
         env: Mapping[str, str],
@@ -54,6 +54,7 @@ class GuestSandbox(Sandbox):
         loopback of its own, so that its ports are not the host's.
         """
         self.id = sandbox_id
+        self.refusal_hint = refusal_hint
         self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span, one_user=one_user)
         self.files = GuestFiles(self._runner, refusal_hint)
         self._unenforced = unenforced
@@ -61,6 +62,16 @@ class GuestSandbox(Sandbox):
         self._destroying = asyncio.Lock()
         self._destroyed = False
         self._ports = Ports(self._runner) if ports else None
+
+    @property
+    def runner(self) -> Runner | None:
+        """What sends actions to its guest; None where each action has a guest of its own."""
+        return self._runner
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether it has a loopback of its own."""
+        return self._ports is not None
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:

@@ -56,6 +56,11 @@ class MaskedEnvironment(dict[str, str]):
         super().__init__(entries)
         self._secret = frozenset(secret)
 
+    @property
+    def secret(self) -> frozenset[str]:
+        """The names whose values do not show."""
+        return self._secret
+
     def under(self, own: Mapping[str, str]) -> MaskedEnvironment:
         """A copy in which the entries of `own` replace those of the same name."""
         merged = MaskedEnvironment(self, self._secret)

@@ -48,6 +48,11 @@ class Fence:
         return self._how is not None
 
     @property
+    def how(self) -> str:
+        """How the lease has ended; empty while it lasts."""
+        return self._how or ""
+
+    @property
     def busy(self) -> bool:
         """Whether a call of the tenant is in progress."""
         return bool(self._calls)

@@ -2,6 +2,7 @@
 
 from dutyfree.model.action import DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, Action, Command
 from dutyfree.model.bill import Bill, FailureCount, OtherSubstrate, PhaseTime
+from dutyfree.model.cache import Cache, SavedCache
 from dutyfree.model.egress import Egress, EgressRecord
 from dutyfree.model.file import FileInfo, FileKind
 from dutyfree.model.file_event import FileEvent, FileEventKind
@@ -29,6 +30,7 @@ __all__ = [
     "Action",
     "ActionPath",
     "Bill",
+    "Cache",
     "Capability",
     "Chunk",
     "Command",
@@ -56,6 +58,7 @@ __all__ = [
     "Recipe",
     "Resources",
     "SandboxSpec",
+    "SavedCache",
     "Span",
     "Stage",
     "Timing",

@@ -29,13 +29,8 @@ class Mount:
     target: str
 
     def __init__(self, source: FilePath, target: FilePath) -> None:
-        object.__setattr__(self, "source", _checked(source, "source"))
-        object.__setattr__(self, "target", _checked(target, "target"))
-        if self.target == "/":
-            raise InvalidRequest("a mount's target is '/'", hint="use an image to replace the whole root")
-        for place in RESERVED:
-            if is_inside(self.target, place):
-                raise InvalidRequest(f"nothing can be mounted at {self.target!r}: each sandbox has its own {place!r}")
+        object.__setattr__(self, "source", _checked(source, "mount's source"))
+        object.__setattr__(self, "target", target_path(target, "mount"))
 
 
 def check_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
@@ -43,11 +38,26 @@ def check_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     found = all_of(Mount, "mounts", mounts, hint="mounts=[dutyfree.Mount(source, target)]")
     if len(found) > MAX_MOUNTS:
         raise InvalidRequest(f"{len(found)} mounts; a sandbox can have {MAX_MOUNTS}")
-    targets = sorted(PurePosixPath(mount.target).parts for mount in found)
-    for one, other in pairwise(targets):
+    check_apart([mount.target for mount in found])
+    return found
+
+
+def check_apart(targets: Sequence[str]) -> None:
+    """Raise InvalidRequest for targets of which one is inside another."""
+    for one, other in pairwise(sorted(PurePosixPath(target).parts for target in targets)):
         if other[: len(one)] == one:
             raise InvalidRequest(f"the mount at {_joined(other)!r} is inside the mount at {_joined(one)!r}")
-    return found
+
+
+def target_path(given: FilePath, what: str) -> str:
+    """A path of a sandbox at which something can be mounted, normalised. Raises InvalidRequest."""
+    target = _checked(given, f"{what}'s target")
+    if target == "/":
+        raise InvalidRequest(f"a {what}'s target is '/'", hint="use an image to replace the whole root")
+    for place in RESERVED:
+        if is_inside(target, place):
+            raise InvalidRequest(f"nothing can be mounted at {target!r}: each sandbox has its own {place!r}")
+    return target
 
 
 def is_inside(path: str, directory: str) -> bool:
@@ -56,13 +66,13 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def _checked(given: FilePath, name: str) -> str:
-    path = path_text(f"a mount's {name}", given)
+    path = path_text(f"a {name}", given)
     if not path.startswith("/"):
-        raise InvalidRequest(f"a mount's {name} is {path!r:.200}; it must be an absolute path")
+        raise InvalidRequest(f"a {name} is {path!r:.200}; it must be an absolute path")
     if "\0" in path or ".." in path.split("/"):
-        raise InvalidRequest(f"a mount's {name} is {path!r:.200}; '..' and NUL are not allowed")
+        raise InvalidRequest(f"a {name} is {path!r:.200}; '..' and NUL are not allowed")
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise InvalidRequest(f"a mount's {name} is longer than {MAX_PATH_BYTES} bytes")
+        raise InvalidRequest(f"a {name} is longer than {MAX_PATH_BYTES} bytes")
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from dutyfree.checked import wrong
 from dutyfree.errors import InvalidRequest
+from dutyfree.model.cache import Cache, check_caches
 from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
@@ -56,6 +57,8 @@ class Capability(StrEnum):
     """Connections can be made to, and taken from, the ports of a sandbox, which has a loopback of its own."""
     MOUNTS = "mounts"
     """Directories and files of the host can be shown in a sandbox, read-only."""
+    CACHES = "caches"
+    """Sandboxes can share caches: each changes a copy of its own, and what it adds can be saved for the others."""
     EGRESS = "egress"
     """Programs of a sandbox can reach hosts by name, through the host's process and by the lease's rules."""
     HOST_PROCESSES = "host-processes"
@@ -98,6 +101,8 @@ class SandboxSpec:
     """What it starts from. `env` overrides the image's environment."""
     mounts: tuple[Mount, ...] = ()
     """What it sees of the host, read-only; never part of its snapshots."""
+    caches: tuple[Cache, ...] = ()
+    """Directories that it shares with others by versions; never part of its snapshots."""
 
     def __post_init__(self) -> None:
         if not _HOSTNAME.fullmatch(self.hostname):
@@ -107,3 +112,5 @@ class SandboxSpec:
             raise wrong("resources", self.resources, "a Resources", hint='dutyfree.Resources(memory_bytes="512m")')
         if self.mounts:
             object.__setattr__(self, "mounts", check_mounts(self.mounts))
+        if self.caches:
+            object.__setattr__(self, "caches", check_caches(self.caches, self.mounts))

@@ -91,4 +91,4 @@ class LadderCache:
 
 
 def _key(what: object, spec: SandboxSpec) -> Hashable:
-    return id(what), spec.resources, spec.network, spec.writes, spec.hostname, spec.mounts
+    return id(what), spec.resources, spec.network, spec.writes, spec.hostname, spec.mounts, spec.caches

@@ -79,12 +79,14 @@ def _shape(spec: SandboxSpec) -> dict[str, object]:
     """The settings that cannot be changed after a sandbox is created."""
     bounds = {name: getattr(spec.resources, name) for name in spec.resources.__slots__}
     mounts = {"mounts": [[str(each.source), each.target] for each in spec.mounts]} if spec.mounts else {}
+    caches = [[each.owner, each.name, each.target, each.max_bytes] for each in spec.caches]
     return {
         "resources": bounds,
         "network": spec.network.value,
         "writes": spec.writes.value,
         "hostname": spec.hostname,
         **mounts,
+        **({"caches": caches} if caches else {}),
     }
 
 

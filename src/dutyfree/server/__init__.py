@@ -1,1 +1,1 @@
-"""The server's HTTP faces, over any `Host`: what a gateway serves. Needs `pip install dutyfree[server]`."""
+"""The server: a node, which owns sandboxes, and gateways, which speak HTTP for it."""

@@ -22,7 +22,7 @@ from dutyfree.contract import (
     Snapshot,
     Substrate,
 )
-from dutyfree.model import Capability, FileInfo, Image, Isolation, ListeningPort, Metrics, Unenforced, Usage
+from dutyfree.model import Capability, FileInfo, Image, Isolation, ListeningPort, Metrics, SavedCache, Unenforced, Usage
 from dutyfree.model.action import check_timeout
 from dutyfree.model.file import MAX_MODE
 
@@ -120,6 +120,9 @@ class ForwardingSandbox(Sandbox):
 
     async def datagrams(self, port: int, *, address: str = "127.0.0.1") -> Datagrams:
         return await self._inner.datagrams(port, address=address)
+
+    async def save_cache(self, name: str) -> SavedCache:
+        return await self._inner.save_cache(name)
 
     async def snapshot(self) -> Snapshot:
         return await self._inner.snapshot()

@@ -84,6 +84,14 @@ class VMOptions(TypedDict, total=False):
     config: str | Path | None
 
 
+class ServerOptions(TypedDict, total=False):
+    """Of `server`."""
+
+    url: str
+    token: str
+    ca_file: str | Path | None
+
+
 class AutoOptions(TypedDict, total=False):
     """Of `auto`, which chooses one of the others."""
 

@@ -31,6 +31,7 @@ _BUILT_IN = {
     "microvm": "dutyfree.substrates.qemu:MicroVMSubstrate",
     "vm": "dutyfree.substrates.vm:VMSubstrate",
     "fake": "dutyfree.substrates.fake:FakeSubstrate",
+    "server": "dutyfree.remote.substrate:RemoteSubstrate",
 }
 
 

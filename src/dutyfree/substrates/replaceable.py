@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from dutyfree.guest.runner import paused
 from dutyfree.model import Phase, Span
 from dutyfree.substrates.forking import multiply
 from dutyfree.substrates.shared_task import run_to_end
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 
 
 class ReplaceableSandbox(GuestSandbox):
@@ -85,7 +85,7 @@ class ReplaceableSandbox(GuestSandbox):
         """Whether the clock of the guest's deadlines stands still during a pause, too."""
         return False
 
-    def _channels(self) -> list[Channel]:
+    def _channels(self) -> Sequence[ActionChannel]:
         """The channels of all guests."""
         return [self._runner.channel]
 

@@ -7,6 +7,7 @@ from dutyfree.testing.checks import (
     accounting,
     attribution,
     background,
+    caches,
     cancellation,
     capabilities,
     concurrency,
@@ -60,6 +61,7 @@ _TOPICS = (
     images,
     users,
     mounts,
+    caches,
     leaks,
 )
 

@@ -28,8 +28,17 @@ KNOWN_GAPS = (
     KnownGap("docker", "snapshot.save", "`docker commit` rounds times to seconds and loses the mode of /"),
     KnownGap("docker", "fork.moment", "`docker commit` rounds times to seconds"),
     KnownGap("microvm", "snapshot.save", "a snapshot is a whole virtual machine, not a layer"),
-    KnownGap(
-        "cell", "snapshot.ipc", "a snapshot replaces a cell without running processes by a new cell with the same files"
+    *(
+        KnownGap(
+            substrate,
+            "snapshot.ipc",
+            "a snapshot replaces a cell without running processes by a new cell with the same files",
+        )
+        for substrate in ("cell", "server")
+    ),
+    *(
+        KnownGap("server", check, "leases, which sandboxes of a server are, cannot choose a hostname")
+        for check in ("reset.environment", "snapshot.between-actions", "fork.moment")
     ),
 )
 

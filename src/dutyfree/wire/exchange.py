@@ -19,7 +19,7 @@ from dutyfree.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from dutyfree.wire.channel import Channel
+    from dutyfree.wire.action_channel import ActionChannel
 
 _NOTHING: Final = memoryview(b"")
 
@@ -32,7 +32,7 @@ class Exchange(ABC):
     """
 
     id: int = 0
-    channel: Channel
+    channel: ActionChannel
     expects_started: bool = False
     """Whether the guest is to send a STARTED, which makes the exchange `up`."""
     input_window_bytes: ClassVar[int] = INPUT_WINDOW_BYTES
@@ -70,7 +70,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Called after a change: the action is `up`, or all of the offered input was sent."""
+        """Called after a change: the action is `up`, or all of the input that waited was sent."""
 
     def extend(self, seconds: float) -> None:  # noqa: B027 - most exchanges of tests have no deadline
         """Move the deadline of the action, if it has one."""
@@ -93,6 +93,10 @@ class Exchange(ABC):
         """Whether some of the offered input is still to be sent."""
         return bool(self._input)
 
+    def has_input_room(self, size_bytes: int) -> bool:
+        """Whether so much could be sent at once."""
+        return not self._input and size_bytes <= self._input_credit_bytes and not self.channel.congested
+
     def offer_input(self, data: bytes, *, last: bool = False) -> None:
         """Send `data`, and with `last` the end of the input: now as far as the guest has room, the rest later.
 
@@ -100,11 +104,11 @@ class Exchange(ABC):
         """
         self._input = memoryview(data)
         self._input_ends = last
-        self.pump()
+        self._send_input()
 
     def send_whole(self, data: bytes) -> bool:
         """Send `data` as one frame, or not at all where there is no room for it now."""
-        if len(data) > self._input_credit_bytes or self.channel.congested:
+        if not self.has_input_room(len(data)):
             return False
         self.channel.send_data(data_header(self.id, len(data)), memoryview(data))
         self._input_credit_bytes -= len(data)
@@ -122,16 +126,19 @@ class Exchange(ABC):
         self.pump()
 
     def pump(self) -> None:
-        """Send as much of the offered input as the credit allows."""
+        """Send as much of the input that waits as the credit allows."""
         if not self._input and not self._input_ends:
             return
+        self._send_input()
+        if not self._input:
+            self.wake()
+
+    def _send_input(self) -> None:
         while self._input and self._input_credit_bytes and not self.channel.congested:
             size = min(len(self._input), self._input_credit_bytes, MAX_DATA_BYTES)
             self.channel.send_data(data_header(self.id, size), self._input[:size])
             self._input = self._input[size:]
             self._input_credit_bytes -= size
-        if not self._input:
-            if self._input_ends:
-                self._input_ends = False
-                self.channel.send(InputEnd(self.id))
-            self.wake()
+        if not self._input and self._input_ends:
+            self._input_ends = False
+            self.channel.send(InputEnd(self.id))

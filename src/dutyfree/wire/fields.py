@@ -76,6 +76,21 @@ class Fields:
         return tuple(data for each, data in _pairs(self._payload) if each == tag)
 
 
+def pairs(payload: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each field: its tag, its data, and both as they were encoded. Raises GuestMisbehaved."""
+    at, size, head_bytes = 0, len(payload), _HEAD.size
+    while at < size:
+        if size - at < head_bytes:
+            raise GuestMisbehaved("a payload ended inside the head of a field")
+        tag, length = _HEAD.unpack_from(payload, at)
+        begin = at + head_bytes
+        end = begin + length
+        if end > size:
+            raise GuestMisbehaved(f"field {tag} claims {length} bytes where {size - begin} are left")
+        yield tag, payload[begin:end], payload[at:end]
+        at = end
+
+
 def _pairs(payload: bytes) -> Iterator[tuple[int, bytes]]:
     at, size, head_bytes = 0, len(payload), _HEAD.size
     while at < size:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from dutyfree.errors import GuestMisbehaved
 from dutyfree.model.port import MAX_PORT
@@ -24,6 +24,7 @@ INPUT_WINDOW_BYTES: Final = 64 * 1024
 SOCKET_WINDOW_BYTES: Final = 256 * 1024
 """The same for a connection, whose far side is quicker than most commands."""
 MAX_OUTPUT_CREDIT_BYTES: Final = 2**63 - 1
+BOX_TAG: Final = 13
 
 
 class Mode(IntEnum):
@@ -104,12 +105,20 @@ class SharedEntries(tuple[bytes, ...]):
     def of(cls, entries: Iterable[bytes]) -> Self:
         """The same entries, encoded."""
         shared = cls(entries)
-        shared.fields = _env_fields(shared)
+        shared.fields = env_fields(shared)
         return shared
 
 
-def _env_fields(entries: Iterable[bytes]) -> bytes:
+def env_fields(entries: Iterable[bytes]) -> bytes:
+    """Entries of an environment as fields of a RUN."""
     return b"".join([bytes_field(3, entry) for entry in entries])
+
+
+class Request(Protocol):
+    """What starts an action: a `Run`, or one that a node passes on."""
+
+    def payload(self) -> bytes:
+        """Everything apart from its id, which the channel chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,8 @@ class Run:
     cols: int = 0
     session: int = 0
     user: bytes = b""
+    box: int = 0
+    """Of a client of a node alone: which of its sandboxes. No guest gets it."""
 
     def encode(self) -> bytes:
         return encode_frame(FrameKind.RUN, self.id, self.payload())
@@ -136,7 +147,7 @@ class Run:
         """The request apart from its id, which the channel chooses."""
         fields = [number_field(1, self.mode)]
         fields += [bytes_field(2, arg) for arg in self.args]
-        fields.append(self.env.fields if isinstance(self.env, SharedEntries) else _env_fields(self.env))
+        fields.append(self.env.fields if isinstance(self.env, SharedEntries) else env_fields(self.env))
         if self.cwd:
             fields.append(bytes_field(4, self.cwd))
         if self.output_limit is not None:
@@ -153,6 +164,8 @@ class Run:
                 fields.append(number_field(tag, number))
         if self.user:
             fields.append(bytes_field(12, self.user))
+        if self.box:
+            fields.append(number_field(BOX_TAG, self.box))
         return b"".join(fields)
 
 
@@ -293,6 +306,12 @@ class Exit:
     stderr_bytes: int = 0
 
     def encode(self) -> bytes:
+        if self.signal is None and self.exit_code is not None:  # a node passes on every end: the usual form is quick
+            payload = _USUAL_EXIT.pack(
+                *(1, 8, self.exit_code, 3, 8, self.execute_ns, 4, 8, self.cpu_us, 5, 8, self.peak_rss_bytes),
+                *(6, 8, self.flags, 7, 8, self.stdout_bytes, 8, 8, self.stderr_bytes),
+            )
+            return encode_frame(FrameKind.EXIT, self.id, payload)
         numbers = [self.exit_code, self.signal, self.execute_ns, self.cpu_us]
         numbers += [self.peak_rss_bytes, self.flags, self.stdout_bytes, self.stderr_bytes]
         fields = (number_field(tag, number) for tag, number in enumerate(numbers, 1) if number is not None)
@@ -353,6 +372,7 @@ def _run(frame: Frame) -> Run:
         cols=fields.number(10, 0),
         session=fields.number(11, 0),
         user=fields.blob(12, b""),
+        box=fields.number(BOX_TAG, 0),
     )
 
 
@@ -382,10 +402,11 @@ def _started(frame: Frame) -> Started:
     if not frame.payload:
         return Started(frame.id)
     fields = Fields(frame.payload)
-    addresses = tuple((fields.blob(tag), fields.number(tag + 1)) for tag in (1, 3) if fields.has(tag))
-    if any(port > MAX_PORT for _, port in addresses):
-        raise GuestMisbehaved(f"a STARTED with a port past {MAX_PORT}")
-    return Started(frame.id, addresses)
+    addresses = [(fields.blob(tag), fields.number(tag + 1)) for tag in (1, 3) if fields.has(tag)]
+    for _, port in addresses:
+        if port > MAX_PORT:
+            raise GuestMisbehaved(f"a STARTED with a port past {MAX_PORT}")
+    return Started(frame.id, tuple(addresses))
 
 
 def _exit(frame: Frame) -> Exit:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from dutyfree.wire.link import Link
 CONNECTIONS = 80
 MESSAGES = 2.5
 """To the guest, for each connection: the answer, its end, and a share of the messages that ask for connections."""
+TASKS = 1.1
+"""Of egress, for each connection: one, which accepts it, sends, and waits for its end."""
 PROGRAM = """
 import socket, sys
 address = socket.gethostbyname("echo.test")
@@ -27,7 +31,9 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-async def test_a_short_connection_takes_few_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_short_connection_takes_few_messages_and_one_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     sent = 0
     real = Link._send
 
@@ -35,6 +41,13 @@ async def test_a_short_connection_takes_few_messages(monkeypatch: pytest.MonkeyP
         nonlocal sent
         sent += 1
         return real(link, *parts)
+
+    tasks = 0
+
+    def make_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        nonlocal tasks
+        tasks += "dutyfree/egress/" in work.cr_code.co_filename
+        return asyncio.Task(work, loop=loop)
 
     async def echo_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(1))
@@ -46,9 +59,11 @@ async def test_a_short_connection_takes_few_messages(monkeypatch: pytest.MonkeyP
     try:
         async with server, dutyfree.local(CellSubstrate(store=tmp_path)) as host, host.lease(network=egress) as box:
             monkeypatch.setattr(Link, "_send", count)
+            asyncio.get_running_loop().set_task_factory(make_task)  # type: ignore[arg-type]
             seen = await box.run(["python3", "-c", PROGRAM, str(CONNECTIONS)], timeout_s=60)
             assert seen.exit_code == 0, seen.stderr
             assert len([each for each in box.egress.journal() if each.received_bytes == 1]) == CONNECTIONS
             assert sent / CONNECTIONS <= MESSAGES, sent / CONNECTIONS
+            assert tasks / CONNECTIONS <= TASKS, tasks / CONNECTIONS
     except SubstrateUnavailable as error:
         pytest.skip(str(error))

@@ -113,6 +113,58 @@ async def test_a_writer_waits_for_the_window(pair: Pair) -> None:
     await writing
 
 
+async def test_writing_now_sends_all_or_nothing(pair: Pair) -> None:
+    connection, number = await pair.dialled()
+    assert not connection.write_now(bytes(SOCKET_WINDOW_BYTES + 1))
+    assert connection.write_now(b"first")
+    assert not connection.write_now(bytes(SOCKET_WINDOW_BYTES - 4))
+    assert (await pair.guest.hear(Input)).data == b"first"
+    writing = asyncio.create_task(connection.write(bytes(SOCKET_WINDOW_BYTES)))
+    await asyncio.sleep(0)
+    assert not connection.write_now(b"overtakes")
+    assert not connection.write_now(b"", last=True)
+    await pair.guest.say(InputCredit(number, 5))
+    await writing
+    got = 0
+    while got < SOCKET_WINDOW_BYTES:
+        got += len((await pair.guest.hear(Input)).data)
+    # The message after the credit shows that the credit was read.
+    await pair.guest.say(InputCredit(number, SOCKET_WINDOW_BYTES), Output(number, STDOUT, b"x"))
+    assert await connection.read() == b"x"
+    assert connection.write_now(b"end", last=True)
+    assert (await pair.guest.hear(Input)).data == b"end"
+    await pair.guest.hear(InputEnd)
+    assert not connection.write_now(b"late")
+    with pytest.raises(InvalidRequest):
+        await connection.write(b"late")
+
+
+@pytest.mark.parametrize("finish", ["close", "destroy"])
+async def test_nothing_is_written_now_to_what_has_ended(pair: Pair, finish: str) -> None:
+    connection, number = await pair.dialled()
+    if finish == "destroy":
+        await pair.sandbox.destroy()
+    else:
+        closing = asyncio.create_task(connection.close())
+        await pair.guest.hear(Signal)
+        await pair.guest.say(Exit(number, 0, None))
+        await closing
+    assert not connection.write_now(b"late")
+    assert not connection.write_now(b"", last=True)
+
+
+async def test_writing_does_not_wake_a_reader(pair: Pair) -> None:
+    connection, number = await pair.dialled()
+    reading = asyncio.create_task(connection.read())
+    await asyncio.sleep(0)
+    (waiter,) = connection._stream._waiters  # type: ignore[attr-defined]
+    await connection.write(b"x")
+    assert connection.write_now(b"y")
+    assert not waiter.done()
+    await pair.guest.say(Output(number, STDOUT, b"z"))
+    assert await reading == b"z"
+
+
 async def test_single_bytes_do_not_cost_an_object_each(pair: Pair) -> None:
     connection, number = await pair.dialled()
     await pair.guest.say(b"".join(Output(number, STDOUT, b"x").encode() for _ in range(1000)))

@@ -32,6 +32,7 @@ TYPES: dict[str, type | None] = {
     "gvisor": options.GVisorOptions,
     "microvm": options.MicroVMOptions,
     "process": None,
+    "server": options.ServerOptions,
     "vm": options.VMOptions,
 }
 

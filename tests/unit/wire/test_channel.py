@@ -13,7 +13,6 @@ from dutyfree.errors import DeadlineExceeded, GuestMisbehaved, InfraFailed, Link
 from dutyfree.wire.channel import Channel
 from dutyfree.wire.exchange import Exchange
 from dutyfree.wire.frames import STDOUT
-from dutyfree.wire.link import Link
 from dutyfree.wire.messages import (
     VERSION,
     Exit,
@@ -92,8 +91,8 @@ async def test_actions_may_follow_the_hello_at_once(ends: Ends) -> None:
 async def test_several_actions_start_with_one_message(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     channel, guest = ends
     written = []
-    real = Link.write
-    monkeypatch.setattr(Link, "write", lambda link, data: (written.append(data), real(link, data))[1])
+    real = channel._write
+    monkeypatch.setattr(channel, "_write", lambda data: (written.append(data), real(data))[1])
     exchanges = [Recorded() for _ in range(3)]
     channel.start_all(exchanges, request())
     assert len(written) == 1

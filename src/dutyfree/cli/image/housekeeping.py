@@ -32,8 +32,8 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "prune",
         help="remove layers that no image needs",
-        description="Remove the layers that no image, cached stage or sandbox uses. Cached stages stay, except with "
-        "--older-than or --keep.",
+        description="Remove the layers that no image, cached stage, cache or sandbox uses. Cached stages stay, except "
+        "with --older-than or --keep.",
         epilog="example: dutyfree image prune --older-than 7d --keep 10g --dry-run",
     )
     parser.add_argument(

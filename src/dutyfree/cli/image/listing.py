@@ -92,6 +92,7 @@ def _totals(usage: Usage, stages: int) -> str:
     parts = [
         f"images {size(usage.named_bytes)}{shared}",
         f"cached stages {size(usage.cached_bytes)}",
+        *([f"caches {size(usage.caches_bytes)}"] if usage.caches_bytes else []),
         f"in use {size(usage.held_bytes)}",
         f"unreachable {size(usage.unreachable_bytes)}",
     ]

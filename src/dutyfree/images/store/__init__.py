@@ -1,5 +1,6 @@
 """The store: layers named by their digest, images by name, and a cache of built stages."""
 
+from dutyfree.images.store.caches import CacheVersion
 from dutyfree.images.store.holds import Hold
 from dutyfree.images.store.layers import LayerInfo
 from dutyfree.images.store.layout import default_store
@@ -13,6 +14,7 @@ from dutyfree.images.store.usage import ImageUsage, Usage
 __all__ = [
     "Store",
     "default_store",
+    "CacheVersion",
     "CachedStage",
     "FileLock",
     "Hold",

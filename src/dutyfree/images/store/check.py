@@ -8,6 +8,7 @@ from pathlib import Path
 from dutyfree.errors import DutyfreeError, InvalidRequest
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import staging
+from dutyfree.images.store.caches import Caches, is_cache_file
 from dutyfree.images.store.layers import LayerInfo, Layers
 from dutyfree.images.store.layout import Layout, is_hex
 from dutyfree.images.store.names import Names, is_name_file
@@ -18,7 +19,7 @@ from dutyfree.images.trees.pack import pack
 _AT_ROOT = ("store.json", "lock", "draft.json")
 
 
-def problems(layout: Layout, layers: Layers, names: Names, stages: Stages) -> Iterator[str]:
+def problems(layout: Layout, layers: Layers, names: Names, caches: Caches, stages: Stages) -> Iterator[str]:
     """All problems that can be found without reading the files of layers. The caller must hold the store's lock."""
     yield from _unknown_files(layout)
     for layer in layers.all():
@@ -30,6 +31,10 @@ def problems(layout: Layout, layers: Layers, names: Names, stages: Stages) -> It
     yield from (error.message for error in damaged_names)
     for named in images:
         yield from _missing(layers, named.image.layers, f"image {named.name!r}")
+    versions, damaged_caches = caches.all()
+    yield from (f"the entry of a cache, {str(path)!r}, is damaged" for path in damaged_caches)
+    for version in versions:
+        yield from _missing(layers, [version.layer], f"cache {version.name!r}")
     cached, damaged_stages = stages.all()
     yield from (f"the entry of stage {stage} is damaged" for stage in damaged_stages)
     for stage in cached:
@@ -47,6 +52,7 @@ def _unknown_files(layout: Layout) -> Iterator[str]:
     files = [path for path in layout.root.iterdir() if path.name not in known]
     files += [path for path in layout.layers.iterdir() if not is_hex(path.name)]
     files += [path for path in layout.names.iterdir() if not is_name_file(path)]
+    files += [path for path in layout.caches.iterdir() if not is_cache_file(path)]
     files += [path for path in layout.stages.iterdir() if not is_stage_file(path)]
     yield from (f"{str(path)!r} does not belong to the store" for path in sorted(files))
 

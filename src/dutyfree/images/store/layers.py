@@ -80,6 +80,13 @@ class Layers:
         """The digests of all layers, including damaged ones."""
         return sorted(f"sha256:{path.name}" for path in self._directory.iterdir() if is_hex(path.name))
 
+    def origin(self, layer: str) -> str:
+        """What made the layer; empty for a damaged one."""
+        try:
+            return self.info(layer).origin
+        except InvalidRequest:
+            return ""
+
     def size_bytes(self, layer: str) -> int:
         """The disk space of the layer, even if it is damaged."""
         try:

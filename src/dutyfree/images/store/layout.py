@@ -7,6 +7,7 @@
     draft.json      the next file of a name or stage, while a process writes it under that lock
     layers/HEX/     one layer: tree/ and layer.json
     names/          one file for each name, with its image
+    caches/         one file for each cache, with the layer that is its present version
     stages/         one file for each built stage, with its image; the file's time is the stage's last use
     staging/        unfinished work: a directory and a lock beside it; and garbage, without a lock
     builds/         locks of stages under construction
@@ -75,10 +76,11 @@ class Layout:
         """The path where documents are written before they are published; the lock's holder may overwrite it."""
         self.layers = root / "layers"
         self.names = root / "names"
+        self.caches = root / "caches"
         self.stages = root / "stages"
         self.staging = root / "staging"
         self.builds = root / "builds"
-        self.directories = (self.layers, self.names, self.stages, self.staging, self.builds)
+        self.directories = (self.layers, self.names, self.caches, self.stages, self.staging, self.builds)
 
     def prepare(self, ownership: Ownership) -> None:
         """Make missing directories. Raises InvalidRequest if this user may not use the directory as a store,

@@ -1,4 +1,4 @@
-"""The store: layers, names and cached stages behind one class."""
+"""The store: layers, names, caches and cached stages behind one class."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from dutyfree.errors import InvalidRequest
+from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import documents, locks, staging
+from dutyfree.images.store.caches import ORIGIN, Caches, CacheVersion, cache_key
 from dutyfree.images.store.holds import FreshHolds, Hold, Holds
 from dutyfree.images.store.layers import LayerInfo, Layers
 from dutyfree.images.store.layout import Layout, default_store, hex_of, wrap_full_disk
@@ -38,6 +39,7 @@ class Store:
         self._holds = Holds(self._layout.layers)
         self._layers = Layers(self._layout.layers, self._holds)
         self._names = Names(self._layout.names)
+        self._caches = Caches(self._layout.caches)
         self._stages = Stages(self._layout.stages)
         self._fresh = FreshHolds()
 
@@ -207,6 +209,65 @@ class Store:
         """All named images, sorted by name, without damaged ones, which `check` reports."""
         return self._names.all()[0]
 
+    # Caches
+
+    def cache(self, owner: str, name: str) -> CacheVersion | None:
+        """The present version of a cache; None if it has none."""
+        return self._caches.get(owner, name)
+
+    def caches(self) -> list[CacheVersion]:
+        """All caches, sorted by owner and name."""
+        return self._caches.all()[0]
+
+    @contextlib.contextmanager
+    def filling(
+        self, owner: str, name: str, timeout_s: float, on_wait: Callable[[int], None]
+    ) -> Iterator[CacheVersion | None]:
+        """The present version of a cache, which no other process can replace within the block.
+
+        Blocks this thread while others fill it, and calls `on_wait(0)` meanwhile, which may raise to stop. Raises
+        CapacityError after `timeout_s`.
+        """
+        lock = None
+        for _ in locks.pauses(timeout_s):
+            on_wait(0)
+            lock = self.try_building(cache_key(owner, name))
+            if lock is not None:
+                break
+        if lock is None:
+            raise CapacityError(f"the cache {name!r} was busy for {timeout_s:g} s", hint="others fill it; try again")
+        try:
+            yield self._caches.get(owner, name)
+        finally:
+            lock.release(remove=True)
+
+    def put_cache(self, owner: str, name: str, layer: str) -> None:
+        """Make a layer the present version of a cache, and remove earlier versions that no sandbox uses.
+
+        For who is `filling` it. Raises InvalidRequest unless the layer exists.
+        """
+        with wrap_full_disk(), staging.trash(self._layout.staging) as garbage, locks.waiting(self._layout.lock):
+            self._layers.info(layer)
+            self._caches.put(owner, name, layer, self._layout.draft)
+            self._fresh.release([layer])
+            self._drop_versions(garbage)
+
+    def remove_cache(self, owner: str, name: str) -> None:
+        """Forget a cache; sandboxes that use its versions go on. Raises InvalidRequest if there is no such cache."""
+        with wrap_full_disk(), staging.trash(self._layout.staging) as garbage, locks.waiting(self._layout.lock):
+            if not self._caches.remove(owner, name):
+                whose = f" of {owner!r}" if owner else ""
+                hint = "`dutyfree cache list` shows all caches, with their owners"
+                raise InvalidRequest(f"there is no cache {name!r}{whose}", hint=hint)
+            self._drop_versions(garbage)
+
+    def _drop_versions(self, garbage: list[Path]) -> None:
+        """Remove the versions of caches that are not present ones, and that no process holds."""
+        present = {each.layer for each in self.caches()}
+        for layer in self._layers.all():
+            if layer not in present and self._layers.origin(layer) == ORIGIN:
+                self._throw_away(layer, garbage)
+
     # Housekeeping
 
     def usage(self) -> Usage:
@@ -215,14 +276,15 @@ class Store:
         with locks.waiting(self._layout.lock):
             named = {each.name: each.image.layers for each in self.images() if each.name is not None}
             cached = [stage.image.layers for stage in self.stages()]
-            return account(self._sizes_bytes(), named, cached, self._held())
+            caches = {each.layer for each in self.caches()}
+            return account(self._sizes_bytes(), named, cached, self._held(), caches)
 
     def check(self, *, deep: bool = False) -> list[str]:
         """All problems of the store; repairs nothing. `deep` reads all files, and recomputes digests where possible."""
         from dutyfree.images.store import check
 
         with locks.waiting(self._layout.lock):
-            found = list(check.problems(self._layout, self._layers, self._names, self._stages))
+            found = list(check.problems(self._layout, self._layers, self._names, self._caches, self._stages))
         for layer in self._layers.all() if deep else ():
             with contextlib.suppress(InvalidRequest), self.hold([layer]):  # pruned in the meantime, or already reported
                 found += check.changes(self.tree(layer), self.layer(layer), self.ownership)
@@ -234,8 +296,8 @@ class Store:
         """Forget stages, and then remove layers that nothing needs. Forgets damaged stages, those that were not used
         for `older_than_s`, and then the least recently used ones until `keep_bytes` are left.
 
-        Names, their layers, and held layers stay. Raises InvalidRequest if a name is damaged, since its layers are
-        unknown.
+        Names, caches, their layers, and held layers stay. Raises InvalidRequest if a name is damaged, since its layers
+        are unknown.
         """
         # Makes no file, because users prune when the disk is full.
         with (
@@ -253,7 +315,7 @@ class Store:
         sizes_bytes = self._sizes_bytes()
         planned = plan(
             sizes_bytes,
-            [named.image.layers for named in images],
+            [*(named.image.layers for named in images), *((each.layer,) for each in self.caches())],
             [StageUse(stage.digest, stage.image.layers, stage.used_s) for stage in cached],
             self._held(),
             now_s=time.time(),

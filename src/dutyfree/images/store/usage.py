@@ -24,13 +24,15 @@ class ImageUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Every layer is counted once, in the first of named, cached, held and unreachable that it belongs to."""
+    """Every layer is counted once, in the first of named, cached, caches, held and unreachable that it belongs to."""
 
     layers: int
     named_bytes: int
     """Layers of named images: each image's own bytes, and `shared_bytes` once."""
     cached_bytes: int
     """Layers that only cached stages need."""
+    caches_bytes: int
+    """The present versions of caches that sandboxes share."""
     held_bytes: int
     """Layers that only running sandboxes, builds and imports hold."""
     unreachable_bytes: int
@@ -43,7 +45,7 @@ class Usage:
 
     @property
     def total_bytes(self) -> int:
-        return self.named_bytes + self.cached_bytes + self.held_bytes + self.unreachable_bytes
+        return self.named_bytes + self.cached_bytes + self.caches_bytes + self.held_bytes + self.unreachable_bytes
 
 
 def account(
@@ -51,6 +53,7 @@ def account(
     named: Mapping[str, Iterable[str]],
     cached: Iterable[Iterable[str]],
     held: Collection[str],
+    caches: Collection[str] = (),
 ) -> Usage:
     """Compute the usage from the layers' sizes. Missing layers count as 0 bytes."""
     reached = {name: set(layers) & sizes_bytes.keys() for name, layers in named.items()}
@@ -61,12 +64,14 @@ def account(
         return sum(sizes_bytes[layer] for layer in layers)
 
     unnamed = sizes_bytes.keys() - names.keys()
+    rest = unnamed - stages - set(caches)
     return Usage(
         layers=len(sizes_bytes),
         named_bytes=total(names),
         cached_bytes=total(unnamed & stages),
-        held_bytes=total((unnamed - stages) & set(held)),
-        unreachable_bytes=total(unnamed - stages - set(held)),
+        caches_bytes=total((unnamed - stages) & set(caches)),
+        held_bytes=total(rest & set(held)),
+        unreachable_bytes=total(rest - set(held)),
         shared_bytes=total(layer for layer, count in names.items() if count > 1),
         in_use_bytes=total(set(held) & sizes_bytes.keys()),
         images=tuple(

@@ -38,6 +38,7 @@ class Copying:
         ownership: Ownership,
         *,
         link: bool,
+        plain: bool = False,
         on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         self._target = target
@@ -45,6 +46,7 @@ class Copying:
         """A second position in the new tree, to find the first name of a hard-linked file."""
         self._ownership = ownership
         self._link = link
+        self._plain = plain
         self._on_bytes = on_bytes
         self._first_names = FirstNames(FIRST_NAMES_BYTES)
         self._entries = 0
@@ -56,7 +58,7 @@ class Copying:
         if name:
             os.mkdir(name, 0o700, dir_fd=self._target.fd)
             self._target.enter(name)
-        for key, value in kept_xattrs(source_fd, self._ownership).items():
+        for key, value in self._xattrs(source_fd).items():
             os.setxattr(self._target.fd, key, value)
         if opaque:
             make_opaque(self._target.fd, self._ownership)
@@ -125,7 +127,7 @@ class Copying:
             target_fd = os.open(visit.name, _NEW_FILE, 0o600, dir_fd=self._target.fd)
             try:
                 self._copy_content(source_fd, target_fd, visit)
-                self._set_metadata(target_fd, visit.info, kept_xattrs(source_fd, self._ownership))
+                self._set_metadata(target_fd, visit.info, self._xattrs(source_fd))
             finally:
                 os.close(target_fd)
         finally:
@@ -150,8 +152,18 @@ class Copying:
             os.fchown(fd, info.st_uid, info.st_gid)
         for key, value in (xattrs or {}).items():
             os.setxattr(fd, key, value)
-        os.fchmod(fd, stat.S_IMODE(info.st_mode))
+        os.fchmod(fd, self._mode(info))
         os.utime(fd, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _xattrs(self, source_fd: int) -> dict[str, bytes]:
+        found = kept_xattrs(source_fd, self._ownership)  # also of a plain copy: this refuses an incomplete file
+        return {} if self._plain else found
+
+    def _mode(self, info: os.stat_result) -> int:
+        mode = stat.S_IMODE(info.st_mode)
+        if not self._plain:
+            return mode
+        return (mode & 0o777) | (0o700 if stat.S_ISDIR(info.st_mode) else 0o600)
 
     def _set_metadata_by_name(self, name: bytes, info: os.stat_result) -> None:
         fd = self._target.fd

@@ -59,31 +59,33 @@ def copy_tree(
     link: bool = False,
     on_bytes: Callable[[int], None] | None = None,
     leave_out: Callable[[os.stat_result], bool] | None = None,
+    plain: bool = False,
 ) -> None:
     """Copy a layer's tree with its metadata into `target`, an empty directory, which is made if it is missing.
 
     The copy keeps owners, modes, times, hard links, holes, whiteouts, opaque marks, user attributes and capabilities.
     It skips sockets, device nodes below /dev, attributes of overlay mounts, and files that `leave_out` selects by
-    their attributes. With `link`, files become hard links if the file system allows. `on_bytes` gets the number of
-    bytes of each copy step, and is also called for each entry; it may raise to stop. Raises InvalidRequest for files
-    that a layer cannot have, CapacityError, and SubstrateFailed, also if the source changes meanwhile; the target is
-    then incomplete.
+    their attributes. A `plain` copy has no more than content, owners, times and permissions: no attributes, opaque
+    marks or set-id bits, and the owner may read everything. With `link`, files become hard links if the file system
+    allows. `on_bytes` gets the number of bytes of each copy step, and is also called for each entry; it may raise to
+    stop. Raises InvalidRequest for files that a layer cannot have, CapacityError, and SubstrateFailed, also if the
+    source changes meanwhile; the target is then incomplete.
     """
     ownership = Ownership.here()
     with (
         disk_errors(f"cannot copy {str(source)!r}"),
         alone([source], on_bytes),
         Descent.at(source) as here,
-        _placed(target, ownership, link=link, on_bytes=on_bytes) as copying,
+        _placed(target, ownership, link=link, plain=plain, on_bytes=on_bytes) as copying,
     ):
         for visit in walk(here):
             if not stat.S_ISDIR(visit.info.st_mode):
-                if belongs_in_layer(visit.path, visit.info) and not (leave_out and leave_out(visit.info)):
+                if not (leave_out and leave_out(visit.info)) and belongs_in_layer(visit.path, visit.info):
                     copying.put(visit, here, 0)
             elif visit.leaving:
                 copying.end_directory(visit.info)
             else:
-                copying.begin_directory(visit.name, here.fd, opaque=is_opaque(here.fd, ownership))
+                copying.begin_directory(visit.name, here.fd, opaque=not plain and is_opaque(here.fd, ownership))
 
 
 def merge_trees(
@@ -112,11 +114,16 @@ def merge_trees(
 
 @contextlib.contextmanager
 def _placed(
-    target: Path, ownership: Ownership, *, link: bool, on_bytes: Callable[[int], None] | None = None
+    target: Path,
+    ownership: Ownership,
+    *,
+    link: bool,
+    plain: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Copying]:
     target.mkdir(mode=0o700, exist_ok=True)
     with Descent.at(target) as place, Descent.at(target) as links:
-        yield Copying(place, links, ownership, link=link, on_bytes=on_bytes)
+        yield Copying(place, links, ownership, link=link, plain=plain, on_bytes=on_bytes)
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ class Verb(IntEnum):
     PART = 49
     TAKE = 50
     SOURCE = 51
+    OVERLAY = 52
     USER = 64
     CAPS = 65
     EXEC = 66

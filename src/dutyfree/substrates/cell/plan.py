@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
 from dutyfree.model import Network, SandboxSpec, Writes
+from dutyfree.substrates.cell.caches import CacheLower
 from dutyfree.substrates.cell.cgroups import GroupStep, cell_plan
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, bind, mkdir, mount, op
@@ -37,16 +38,16 @@ KEPT_CAPABILITIES = {
 }  # fmt: skip
 
 
-def translated_mounts(base: Base) -> list[str]:
+def translated_mounts(base: Base, caches: Sequence[CacheLower] = ()) -> list[str]:
     """What a cell stands on with owners that have to be translated into its own ids."""
-    layers = sorted({lower.mount for lower in base.lowers})
+    layers = sorted({*(lower.mount for lower in base.lowers), *("/layers" for lower in caches if lower.path)})
     skeleton = ["/skeleton"] if base.lowers or not base.over_host else []
     return [*(["/mask"] if base.over_host else []), *skeleton, *layers]
 
 
-def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base) -> bool:
+def can_have_own_ids(setting: Setting, spec: SandboxSpec, base: Base, caches: Sequence[CacheLower] = ()) -> bool:
     """Whether all that a cell stands on and writes to can be translated."""
-    used = {*translated_mounts(base), *([setting.disk_mount] if spec.writes is Writes.DISK else [])}
+    used = {*translated_mounts(base, caches), *([setting.disk_mount] if spec.writes is Writes.DISK else [])}
     return setting.own_ids and not used & setting.untranslated
 
 
@@ -78,8 +79,15 @@ def individual_plan(
     return [*plan, op(Verb.IMAGE, template, path), mount(IMAGE, "/up", "ext4", MountFlag.NO_DEV, options)]
 
 
-def common_plan(setting: Setting, spec: SandboxSpec, base: Base, sources: Sequence[Source] = ()) -> Plan:
-    """What every cell of that base, network, upper, disk and memory size, hostname and mounts does, planned once."""
+def common_plan(
+    setting: Setting,
+    spec: SandboxSpec,
+    base: Base,
+    sources: Sequence[Source] = (),
+    caches: Sequence[CacheLower] = (),
+) -> Plan:
+    """What every cell of that base, network, upper, disk and memory size, hostname, mounts and versions of caches does,
+    planned once."""
     isolated = spec.network is Network.NONE
     plan = [op(Verb.UNSHARE, sum(NAMESPACES.values()))]
     if setting.cgroups.homes:
@@ -87,12 +95,13 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base, sources: Sequen
     plan.append(op(Verb.HOSTNAME, spec.hostname))
     if isolated:
         plan.append(op(Verb.NETWORK))
-    plan += _writable_space(setting, spec, base)
-    plan += [op(Verb.IDMAP, path) for path in translated_mounts(base)] if setting.own_ids else []
+    plan += _writable_space(setting, spec, base, caches)
+    plan += [op(Verb.IDMAP, path) for path in translated_mounts(base, caches)] if setting.own_ids else []
     plan += _root(setting, base)
     plan += _kernel_file_systems(setting, base)
     plan += _shared_memory(setting, spec)
     plan += _shown(setting, spec, sources)
+    plan += _caches(setting, spec, caches)
     plan.append(op(Verb.ROOT, "/new"))
     # Only now: an image may have links in place of these files' directories, and they lead nowhere but into itself.
     resolv_conf = setting.host.resolv_conf if base.over_host else setting.host.name_servers
@@ -105,7 +114,7 @@ def common_plan(setting: Setting, spec: SandboxSpec, base: Base, sources: Sequen
     return plan
 
 
-def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
+def _writable_space(setting: Setting, spec: SandboxSpec, base: Base, caches: Sequence[CacheLower]) -> Plan:
     """`/up`: memory of a limited size, unless it is on disk and mounted already; and all directories in it, before
     owners are translated."""
     limit, owner = memory_disk_bytes(spec.resources), setting.root_id
@@ -119,6 +128,10 @@ def _writable_space(setting: Setting, spec: SandboxSpec, base: Base) -> Plan:
     plan += [mkdir("/up/upper", mode, owner), mkdir("/up/work")]
     if base.over_host:
         plan += _spaces(setting, base)
+    plan += [mkdir("/up/works"), mkdir("/up/caches")] if caches else []
+    for number, lower in enumerate(caches):
+        plan.append(mkdir(f"/up/caches/{number}", 0o755, owner if lower.owner is None else lower.owner))
+        plan.append(mkdir(f"/up/works/cache-{number}"))
     if spec.writes is Writes.MEMORY:
         plan.append(mkdir("/up/shm", 0o1777, owner))
     return [*plan, op(Verb.KEEP, "/up"), *([op(Verb.IDMAP, "/up")] if setting.own_ids else [])]
@@ -142,6 +155,16 @@ def _shown(setting: Setting, spec: SandboxSpec, sources: Sequence[Source]) -> Pl
         options = f"lowerdir=/shown/{number}:/empty,xino={'on' if setting.one_file_system else 'off'},{extra}"
         identity = f"{source.device}:{source.inode}" if setting.rootless else ""
         plan.append(op(Verb.SOURCE, number, place, identity, int(source.is_directory), wanted.target, options))
+    return plan
+
+
+def _caches(setting: Setting, spec: SandboxSpec, lowers: Sequence[CacheLower]) -> Plan:
+    """Over the present version of each cache, a layer of the cell's own, apart from its other files."""
+    plan: Plan = []
+    for number, (wanted, lower) in enumerate(zip(spec.caches, lowers, strict=True)):
+        below = [lower.path or "/empty"]
+        options = _options(setting, below, f"/up/caches/{number}", f"/up/works/cache-{number}")
+        plan.append(op(Verb.OVERLAY, wanted.target, options))
     return plan
 
 

@@ -6,16 +6,31 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
 from dutyfree.failure import on_failure
 from dutyfree.guest import DEFAULT_ENVIRONMENT, LimitCounters
-from dutyfree.model import Capability, Metrics, Network, Phase, SandboxSpec, Unenforced, Usage, Writes
+from dutyfree.model import (
+    Cache,
+    Capability,
+    Metrics,
+    Network,
+    Phase,
+    SandboxSpec,
+    SavedCache,
+    Unenforced,
+    Usage,
+    Writes,
+)
 from dutyfree.substrates.cell import purity
+from dutyfree.substrates.cell.caches import find_cache, written
 from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayer
@@ -28,7 +43,7 @@ from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.hierarchies import GroupCounters
 from dutyfree.substrates.metering import measure, with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
-from dutyfree.threads import in_thread
+from dutyfree.threads import exit_in_thread, in_thread, in_thread_stoppable
 from dutyfree.wire.channel import Channel
 
 if TYPE_CHECKING:
@@ -206,6 +221,40 @@ class CellSandbox(ReplaceableSandbox):
         async with self._turn:
             return CellSnapshot(self._substrate, await self._freeze_files())
 
+    async def save_cache(self, name: str) -> SavedCache:
+        from dutyfree.images.caches import merge_changes  # most programs start sandboxes, and make no layers
+
+        store = self._substrate.store
+        cache, number = find_cache(self._spec, name)
+        async with exit_in_thread(store.staging()) as scratch:
+            changes = scratch / "changes"
+            start_ns = time.monotonic_ns()
+            async with self._turn:
+                left_out = await self._copy_cache(cache, number, changes)
+            async with self._substrate.merging:
+                saved = await in_thread_stoppable(lambda seen: merge_changes(store, cache, changes, left_out, seen))
+        self._report(Phase.SNAPSHOT, start_ns)
+        return saved
+
+    async def _copy_cache(self, cache: Cache, number: int, changes: Path) -> int:
+        """Copy what the cell has written in a cache, while its processes are stopped; returns what was left out."""
+        from dutyfree.images.caches import copy_changes
+
+        self._check_running()
+        substrate = self._substrate
+        shared_disk = substrate.shared_upper(self._spec, self._cell) is not None
+        shown = await substrate.frozen.show(self._cell.handle, substrate.next_number(), shared_disk=shared_disk)
+        try:
+            self._check()
+            async with self._standing_still():
+                left_out = await in_thread_stoppable(
+                    lambda on_bytes: copy_changes(cache, written(shown, number), changes, on_bytes)
+                )
+        finally:
+            substrate.frozen.release(shown)
+        self._check()  # the copy may be incomplete if `destroy` removed files meanwhile
+        return left_out
+
     async def fork(self, count: int) -> list[Sandbox]:
         check_count(count, MAX_FORKS)
         async with self._turn:
@@ -256,8 +305,11 @@ class CellSandbox(ReplaceableSandbox):
         """Whether the cell could be replaced by one with the same files without any visible effect.
 
         Not on the host's network: there, a cell may have passed an open file to another cell, which could still write.
+        Nor with caches: what it has written in them is no part of its files.
         """
-        if self._spec.network is not Network.NONE or not self._runner.channel.idle or children(self.pid):
+        if self._spec.caches or self._spec.network is not Network.NONE:
+            return False
+        if not self._runner.channel.idle or children(self.pid):
             return False
         try:
             with os.scandir(f"/proc/{self.pid}/root/dev/shm") as shared:
@@ -267,17 +319,24 @@ class CellSandbox(ReplaceableSandbox):
 
     async def _freeze_by_copying(self, shown: FrozenLayer) -> FrozenLayer:
         """Copy the files that the cell wrote while its processes are stopped. For a cell in which something runs."""
-        substrate, channel = self._substrate, self._runner.channel
-        channel.standing_still = True
-        try:
-            async with standstill(self.pid, self._cell.spawner_pid, substrate.freezer(self._cell)):
-                copied = await substrate.frozen.copy([shown], substrate.next_number())
-        finally:
-            channel.standing_still = False
+        substrate = self._substrate
+        async with self._standing_still():
+            copied = await substrate.frozen.copy([shown], substrate.next_number())
         if not self.alive:  # the copy may be incomplete, because `destroy` removed files meanwhile
             substrate.frozen.release(copied)
             raise SandboxGone(f"sandbox {self.id} is gone")
         return copied
+
+    @asynccontextmanager
+    async def _standing_still(self) -> AsyncIterator[None]:
+        """Within the block no process of the cell runs."""
+        channel = self._runner.channel
+        channel.standing_still = True
+        try:
+            async with standstill(self.pid, self._cell.spawner_pid, self._substrate.freezer(self._cell)):
+                yield
+        finally:
+            channel.standing_still = False
 
     async def _freeze_by_moving(self, below: list[FrozenLayer], written: FrozenLayer) -> Chain:
         """End the cell, use its files as a layer without a copy, and continue the sandbox in a new cell over it.

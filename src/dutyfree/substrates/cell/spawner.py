@@ -315,7 +315,7 @@ def _failure(values: Fields) -> DutyfreeError:
     verb = values.number(_TAG_STATUS)
     name = Verb(verb).name.lower().replace("_", " ") if verb in set(Verb) else "request"
     detail = values.blob(_TAG_STEP, b"").decode("utf-8", "replace")
-    if verb == Verb.SOURCE:
+    if verb in (Verb.SOURCE, Verb.OVERLAY):
         return shown.refusal(detail, number)
     message = f"{name} {detail}: {os.strerror(number)}"
     return CapacityError(f"no room for another cell: {message}") if number in _FULL else SubstrateFailed(message)

@@ -33,6 +33,7 @@ from dutyfree.native import guest_path, spawner_path
 from dutyfree.places import state_directory
 from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
+from dutyfree.substrates.cell.caches import NO_CACHES, CacheLower, find_versions
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
 from dutyfree.substrates.cell.freezer import Freezer
@@ -88,6 +89,8 @@ class CellSubstrate(Substrate):
         self._capabilities = self._find_capabilities()
         """Worked out again by `open`, and then no more: each creation asks for them."""
         self._conditions: dict[tuple[object, ...], purity.Condition] = {}
+        self.merging = asyncio.Lock()
+        """Saved caches are merged one at a time: threads that wait for each other's locks would keep others waiting."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -99,7 +102,7 @@ class CellSubstrate(Substrate):
             Capability.PRIVATE_FILES, Capability.KILL_TREE, Capability.HOST_PROCESSES, Capability.LIMIT_DISK,
             Capability.RESET, Capability.SNAPSHOT, Capability.FORK, Capability.IMAGES, Capability.HOST_NETWORK,
             Capability.HOST_FILES, Capability.OWN_IDS, Capability.USERS, Capability.PORTS, Capability.MOUNTS,
-            Capability.WATCH, Capability.EGRESS,
+            Capability.WATCH, Capability.EGRESS, Capability.CACHES,
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
@@ -200,15 +203,17 @@ class CellSubstrate(Substrate):
             number = self.next_number()
             template = await self._template(spec)
             shown = await self._shown(setting, spec) if spec.mounts else NOTHING_SHOWN
-            with contextlib.closing(shown):
-                ids = self._take_ids(setting, spec, chain)
+            caches = find_versions(self.store, spec.caches, rootless=setting.rootless) if spec.caches else NO_CACHES
+            with contextlib.closing(shown), on_failure(caches.release):
+                ids = self._take_ids(setting, spec, chain, caches.lowers)
                 with on_failure(self._give_back_ids, ids):
                     individual = plan.individual_plan(
                         setting, number, spec, self._group_steps(setting, spec), template, ids
                     )
-                    common = self._common_plan(setting, spec, chain, shown.sources)
+                    common = self._common_plan(setting, spec, chain, shown.sources, caches.lowers)
                     handle = await spawner.spawn(number, encode(individual) + common, theirs, shown.trees)
         handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
+        handle.gone.add_done_callback(lambda _: caches.release())
         cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
@@ -228,10 +233,10 @@ class CellSubstrate(Substrate):
     async def _shown(self, setting: Setting, spec: SandboxSpec) -> ShownSources:
         return await ShownSources.find(spec.mounts, self.store.root, rootless=setting.rootless)
 
-    def _take_ids(self, setting: Setting, spec: SandboxSpec, chain: Chain) -> IdRange:
+    def _take_ids(self, setting: Setting, spec: SandboxSpec, chain: Chain, caches: tuple[CacheLower, ...]) -> IdRange:
         if self._owner is None:
             raise SubstrateFailed("the substrate is being closed")
-        if not plan.can_have_own_ids(setting, spec, chain.base):
+        if not plan.can_have_own_ids(setting, spec, chain.base, caches):
             return SHARED
         return self._owner.ids.take() or SHARED
 
@@ -239,13 +244,20 @@ class CellSubstrate(Substrate):
         if ids is not SHARED and self._owner is not None:
             self._owner.ids.give_back(ids)
 
-    def _common_plan(self, setting: Setting, spec: SandboxSpec, chain: Chain, sources: tuple[Source, ...]) -> bytes:
-        key = (*self._plan_key(spec, chain), sources)
+    def _common_plan(
+        self,
+        setting: Setting,
+        spec: SandboxSpec,
+        chain: Chain,
+        sources: tuple[Source, ...],
+        caches: tuple[CacheLower, ...],
+    ) -> bytes:
+        key = (*self._plan_key(spec, chain), sources, caches)
         if key not in self._plans:
             if len(self._plans) == COMMON_PLANS:
                 self._plans.clear()
                 self._conditions.clear()
-            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base, sources))
+            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base, sources, caches))
         return self._plans[key]
 
     def _group_steps(self, setting: Setting, spec: SandboxSpec) -> tuple[cgroups.GroupStep, ...]:
@@ -323,7 +335,8 @@ class CellSubstrate(Substrate):
         """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
         disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
         memory_bytes = memory_disk_bytes(spec.resources)
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, spec.mounts)
+        shown = (spec.mounts, spec.caches)
+        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, shown)
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""

@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dutyfree.contract import ActionStream, Sandbox, Session, Snapshot, SpanListener, Terminal
 from dutyfree.errors import SandboxGone, Unsupported
+from dutyfree.guest.runner import Runner
 from dutyfree.model import (
     Action,
     ActionPath,
@@ -31,7 +32,7 @@ from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.metering import with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 from dutyfree.threads import in_thread
-from dutyfree.wire.channel import Channel
+from dutyfree.wire.action_channel import ActionChannel
 
 if TYPE_CHECKING:
     from dutyfree.substrates.engine.substrate import EngineSubstrate
@@ -70,6 +71,10 @@ class EngineSandbox(ReplaceableSandbox):
     @property
     def pid(self) -> int | None:
         return self._body.pid
+
+    @property
+    def runner(self) -> Runner | None:
+        return super().runner if self._exec is None else None
 
     async def run(self, action: Action) -> Observation:
         return await (super().run(action) if self._exec is None else self._exec.run(action))
@@ -120,7 +125,7 @@ class EngineSandbox(ReplaceableSandbox):
     def _clock_stops(self) -> bool:
         return self._body.clock_stops
 
-    def _channels(self) -> list[Channel]:
+    def _channels(self) -> Sequence[ActionChannel]:
         return [*super()._channels(), *(() if self._exec is None else self._exec.channels)]
 
     async def reset(self) -> None:

@@ -30,6 +30,9 @@ class GuardedConnection(Connection):
         async with self._gate:
             await self._inner.write(data_bytes("data", data))
 
+    def write_now(self, data: bytes | str, *, last: bool = False) -> bool:
+        return not self._gate.gone and self._inner.write_now(data, last=last)
+
     async def end_input(self) -> None:
         async with self._gate:
             await self._inner.end_input()

@@ -16,7 +16,7 @@ from dutyfree.contract import (
     Terminal,
 )
 from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
-from dutyfree.model import Action, Command, ListeningPort, Metrics, Observation, Usage, User
+from dutyfree.model import Action, Command, ListeningPort, Metrics, Observation, SavedCache, Usage, User
 from dutyfree.substrates.forwarding import ForwardingSandbox
 from dutyfree.substrates.guarded.connections import GuardedConnection, GuardedDatagrams, GuardedListener
 from dutyfree.substrates.guarded.files import GuardedFiles
@@ -115,6 +115,10 @@ class GuardedSandbox(ForwardingSandbox):
     async def snapshot(self) -> Snapshot:
         async with self._guard:
             return await self._inner.snapshot()
+
+    async def save_cache(self, name: str) -> SavedCache:
+        async with self._guard:
+            return await self._inner.save_cache(name)
 
     async def fork(self, count: int) -> list[Sandbox]:
         async with self._guard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dutyfree.testing.isolation.accounts import ACCOUNTS
+from dutyfree.testing.isolation.caches import CACHES
 from dutyfree.testing.isolation.egress import EGRESS
 from dutyfree.testing.isolation.egress_load import EGRESS_LOAD
 from dutyfree.testing.isolation.exhaustion import EXHAUSTION
@@ -33,6 +34,7 @@ PROBES: tuple[Probe, ...] = tuple(
         ACCOUNTS,
         PORTS,
         MOUNTS,
+        CACHES,
         EGRESS,
         EGRESS_LOAD,
     )

@@ -13,6 +13,7 @@ from dutyfree import model
 from dutyfree.images.ownership import SUBORDINATE_IDS
 from dutyfree.model import Capability, Network, Resources, SandboxSpec, Writes
 from dutyfree.substrates.cell import cgroups, hostroot, plan, spawner_root
+from dutyfree.substrates.cell.caches import CacheLower
 from dutyfree.substrates.cell.hostroot import HostRoot, TopLevel
 from dutyfree.substrates.cell.mounts import Mount
 from dutyfree.substrates.cell.operations import MountFlag, Operation, Plan, Verb, encode, op
@@ -426,3 +427,26 @@ def test_what_is_shown_is_mounted_last_before_the_root_is_left(host: HostRoot, r
 @given(host_roots())
 def test_a_cell_without_mounts_has_no_operation_for_them(host: HostRoot) -> None:
     assert not [each for each in plan.common_plan(setting(host), SandboxSpec(), Base()) if each.verb is Verb.SOURCE]
+
+
+@given(host_roots(), st.booleans())
+def test_caches_are_overlays_with_layers_of_their_own(host: HostRoot, rootless: bool) -> None:
+    spec = SandboxSpec(caches=(model.Cache("a", "/root/.a"), model.Cache("b", "/b")))
+    lowers = (CacheLower("/layers/0f/tree", None if rootless else SUBORDINATE_IDS + 5), CacheLower())
+    made = plan.common_plan(setting(host, rootless=rootless), spec, Base(), (), lowers)
+    overlays = [each.arguments for each in made if each.verb is Verb.OVERLAY]
+    assert [target for target, _options in overlays] == ["/root/.a", "/b"]
+    for number, below in enumerate(("/layers/0f/tree", "/empty")):
+        wanted = f"lowerdir={below},upperdir=/up/caches/{number},workdir=/up/works/cache-{number},"
+        assert overlays[number][1].startswith(wanted)
+    before = made[: next(index for index, each in enumerate(made) if each.verb is Verb.KEEP)]
+    owners = {each.arguments[0]: each.arguments[2] for each in before if each.verb is Verb.MKDIR}
+    root = "0" if rootless else str(SUBORDINATE_IDS)
+    assert owners["/up/caches/0"] == (root if rootless else str(SUBORDINATE_IDS + 5))
+    assert owners["/up/caches/1"] == root
+    assert {"/up/works/cache-0", "/up/works/cache-1"} <= owners.keys()
+
+
+def test_versions_of_caches_have_to_be_translated() -> None:
+    assert "/layers" in plan.translated_mounts(Base(), [CacheLower("/layers/0f/tree")])
+    assert "/layers" not in plan.translated_mounts(Base(), [CacheLower()])

@@ -1,0 +1,86 @@
+"""A gateway's access to its node: the node knows tokens and owners."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from dutyfree.client.box import Box
+from dutyfree.client.host import Host
+from dutyfree.codec.values import text
+from dutyfree.errors import LeaseLost, Unauthenticated
+from dutyfree.leases.table import Lease
+from dutyfree.remote.host import RemoteHost, connection_of
+from dutyfree.server.access import Unauthorized, no_lease
+
+TRUSTED_S: Final = 1.0
+"""How long a token that was valid is not asked about again: so long may a revoked one still work."""
+MAX_TRUSTED: Final = 4096
+CHECK_S: Final = 5.0
+
+
+class NodeAccess:
+    """The `Access` of faces, over a connection that may speak for all owners."""
+
+    def __init__(self, host: RemoteHost) -> None:
+        self._host = host
+        self._trusted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        """Owners by the hash of their token, with the time until which that holds."""
+
+    @property
+    def host(self) -> Host:
+        """The node, as a host."""
+        return self._host
+
+    async def owner(self, token: str) -> str:
+        """The owner of a token. Raises Unauthorized."""
+        if not token:
+            raise Unauthorized("the token is missing or wrong")
+        key = hashlib.sha256(token.encode("utf-8", "replace")).digest()
+        known = self._trusted.get(key)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        try:
+            answer, _ = await connection_of(self._host).call("authenticate", token=token)
+        except Unauthenticated:
+            self._trusted.pop(key, None)
+            raise Unauthorized("the token is missing or wrong") from None
+        owner = answer.required("owner", text)
+        self._trusted[key] = (owner, time.monotonic() + TRUSTED_S)
+        while len(self._trusted) > MAX_TRUSTED:
+            self._trusted.popitem(last=False)
+        return owner
+
+    async def check(self) -> None:
+        """Ask the node for a sign of life. Raises LinkFailed, DeadlineExceeded."""
+        await connection_of(self._host).call("host", limit_s=CHECK_S)
+
+    async def metrics(self, token: str) -> str:
+        """The node's metrics for Prometheus, if the token is an operator's. Raises Unauthenticated, Unsupported."""
+        answer, _ = await connection_of(self._host).call("metrics", token=token)
+        return answer.required("prometheus", text)
+
+    async def lost(self) -> None:
+        """Return when the node is lost for good."""
+        await connection_of(self._host).wait_lost()
+
+    async def box(self, owner: str, lease_id: str) -> Box:
+        """The box of a lease of this owner. Raises LeaseLost."""
+        box = await self.box_of_any_owner(lease_id)
+        if box.lease.owner != owner:
+            raise no_lease(lease_id)
+        return box
+
+    async def box_of_any_owner(self, lease_id: str) -> Box:
+        """The box of a lease. Raises LeaseLost."""
+        try:
+            return await self._host.get(lease_id)
+        except LeaseLost:
+            raise no_lease(lease_id) from None
+
+    async def leases(self, owner: str, labels: Mapping[str, str] | None = None) -> list[Lease]:
+        """The leases of this owner that have all of these labels."""
+        return await self._host.find_leases(owner=owner, labels=labels)
