@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
-from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, SandboxGone, SubstrateFailed
+from dutyfree.errors import (
+    CapacityError,
+    DutyfreeError,
+    GuestMisbehaved,
+    InvalidRequest,
+    LeaseLost,
+    SandboxGone,
+    SubstrateFailed,
+)
 from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
 from dutyfree.protocol.resumable import ResumableStream
 from dutyfree.server.node.attached import AttachedBox
@@ -263,8 +271,10 @@ class Caller:
         return attached
 
     def box(self, number: int) -> AttachedBox:
-        """The box of this number. Raises InvalidRequest."""
+        """The box of this number. Raises LeaseLost if it had one, and InvalidRequest."""
         if (attached := self.boxes.get(number)) is None:
+            if 0 < number <= self._last_box:
+                raise LeaseLost("the lease of this box has ended")
             raise InvalidRequest(f"this client has no box {number}")
         return attached
 
