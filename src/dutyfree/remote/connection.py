@@ -100,6 +100,8 @@ class NodeConnection:
         """Why nothing can be sent now, though it is still tried to connect again."""
         self._was_congested = False
         self._room: asyncio.Future[None] | None = None
+        self.life = 0
+        """Grows when a node is lost: numbers of boxes mean nothing to the next one, or something else."""
         self.owner = ""
         """What the token says: whose leases these are."""
 
@@ -246,6 +248,7 @@ class NodeConnection:
 
     def _lose(self, message: str, kind: type[DutyfreeError] = SubstrateFailed) -> None:
         """All that is under way fails, and so do all boxes."""
+        self.life += 1
         calls, self._calls = self._calls, {}
         self._late.clear()
         for call in calls.values():

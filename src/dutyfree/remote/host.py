@@ -44,7 +44,7 @@ from dutyfree.model.cache import check_caches
 from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts, write_ttl
 from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
-from dutyfree.remote.box import RemoteBox, RemoteGrant
+from dutyfree.remote.box import LeaseSpans, RemoteBox, RemoteGrant
 from dutyfree.remote.connection import GRACE_S, NodeConnection
 from dutyfree.remote.sandbox import RemoteSandbox, release_late
 from dutyfree.tables import Table
@@ -280,10 +280,18 @@ class RemoteHost(Host):
 
     def _box(self, connection: NodeConnection, answer: Table, uploads: Mapping[str, Any]) -> RemoteBox:
         lease = answer.required("lease", LEASE.decode_inner)
-        sandbox = RemoteSandbox(connection, answer.required("facts", BOX_FACTS.decode_inner), self._on_span)
-        state = answer.required("state", BOX_STATE.decode_inner)
+        facts, state = (
+            answer.required("facts", BOX_FACTS.decode_inner),
+            answer.required("state", BOX_STATE.decode_inner),
+        )
+        known = self._grants.get(lease.id)
+        if known is not None and not known.fence.gone and known.sandbox.alive:  # a repeated acquire
+            connection.tell("detach", box=facts.box)
+            return RemoteBox(connection, known)
+        spans = LeaseSpans(self._on_span)
+        sandbox = RemoteSandbox(connection, facts, spans)
         sandbox.paused = state.paused
-        grant = RemoteGrant(lease, sandbox, state, uploads)
+        grant = RemoteGrant(lease, sandbox, state, uploads, spans.spent)
         self._grants = {key: each for key, each in self._grants.items() if not each.fence.gone}
         self._bound = {key: each for key, each in self._bound.items() if each.alive}
         self._grants[lease.id] = grant
@@ -295,7 +303,7 @@ class RemoteHost(Host):
         if known is not None and not known.fence.gone and known.sandbox.alive:
             try:
                 # Another client may have renewed, labelled, paused or ended it.
-                answer, _ = await connection.call("box.state", box=known.sandbox.box)
+                answer, _ = await known.sandbox.call("box.state")
             except LeaseLost:
                 del self._grants[lease_id]
                 known.fence.end()
