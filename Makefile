@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit conformance hosts rootless docs-test test suites bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit conformance hosts rootless docs-test test suites compat bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -102,6 +102,10 @@ test:
 # Other projects' own tests on the bare host and in cells, compared: twenty minutes. SUITES=cpython:test_os chooses.
 suites: native
 	$(BIN)/python tests/suites $(SUITES)
+
+# Which versions of E2B's SDKs pass which checks against the E2B face: a table. Needs the package registries.
+compat: native
+	PYTHONPATH=tests $(BIN)/python -W ignore::dutyfree.errors.UnenforcedWarning -m compat
 
 # What rollouts cost here, on every substrate that this machine has: within three minutes, with a page to look at.
 bench: few-packages native

@@ -658,6 +658,10 @@ class Box:
         self._inner = inner
         self._portal = portal
 
+    def detach(self) -> str:
+        """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
+        return self._portal.get(lambda: self._inner.detach())
+
     @property
     def id(self) -> str:
         """The sandbox's name in spans and logs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -66,6 +67,13 @@ class Box:
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
         self._log: ActionLog | None = None
+        self._warning: weakref.finalize[..., Box] | None = None
+
+    def detach(self) -> str:
+        """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
+        if self._warning is not None:
+            self._warning.detach()
+        return self.lease.id
 
     @property
     def id(self) -> str:

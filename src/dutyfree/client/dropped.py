@@ -59,8 +59,9 @@ def warn_of_dropped_block() -> None:
 
 def watch_box(box: Box, fence: Fence, lease_id: str) -> None:
     """Warn if the box is dropped while its lease still lasts."""
-    # Not at the interpreter's exit, when the host ends all its leases anyway.
-    weakref.finalize(box, _warn_of_dropped_box, fence, lease_id).atexit = False
+    warning = weakref.finalize(box, _warn_of_dropped_box, fence, lease_id)
+    warning.atexit = False  # the host ends all its leases then anyway
+    box._warning = warning
 
 
 def _warn_of_dropped_box(fence: Fence, lease_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from dutyfree.egress.connector import Connector
 from dutyfree.egress.front import Front
@@ -40,6 +40,10 @@ _RESOLV_CONF: Final = f"nameserver {DNS_ADDRESS}\noptions timeout:3 attempts:2\n
 _RESOLV_PATH: Final = "/etc/resolv.conf"
 _FILE_TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 2.0
+
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class EgressService:
@@ -78,10 +82,9 @@ class EgressService:
         """Listen inside the sandbox. Raises as `Sandbox.listen`; a resolver that cannot work is a note."""
         self._sandbox = sandbox
         try:
-            proxy = await sandbox.listen(PROXY_PORT, address=PROXY_ADDRESS)
-            self._ends.append(proxy)
+            # At once: a lease waits for all of it, and each is a message to the guest and back.
+            proxy, self.notes = await _all_of(self._open_proxy(sandbox), self._open_resolver(sandbox))
             self._spawn(self._accept(proxy, self._front.serve_proxy))
-            self.notes = await self._open_resolver(sandbox)
         except BaseException:
             await self.close()
             raise
@@ -98,20 +101,37 @@ class EgressService:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await asyncio.gather(*(end.close() for end in ends), return_exceptions=True)
 
+    async def _open_proxy(self, sandbox: Sandbox) -> Listener:
+        proxy = await sandbox.listen(PROXY_PORT, address=PROXY_ADDRESS)
+        self._ends.append(proxy)
+        return proxy
+
     async def _open_resolver(self, sandbox: Sandbox) -> tuple[str, ...]:
         resolver = Resolver(self._gate, self._listen)
+        writing = asyncio.ensure_future(_write_resolv_conf(sandbox))
         try:
-            datagrams = await sandbox.datagrams(DNS_PORT, address=DNS_ADDRESS)
-            self._ends.append(datagrams)
-            streams = await sandbox.listen(DNS_PORT, address=DNS_ADDRESS)
-            self._ends.append(streams)
+            datagrams, streams = await _all_of(self._open_datagrams(sandbox), self._open_streams(sandbox))
         except DutyfreeError as error:
+            await asyncio.wait({writing})
             if not sandbox.alive:
                 raise
             return (f"no resolver for programs without proxy variables: {error.message}",)
+        except BaseException:
+            writing.cancel()
+            raise
         self._spawn(resolver.serve_datagrams(datagrams))
         self._spawn(self._accept(streams, resolver.serve_stream))
-        return await _write_resolv_conf(sandbox)
+        return await writing
+
+    async def _open_datagrams(self, sandbox: Sandbox) -> Datagrams:
+        datagrams = await sandbox.datagrams(DNS_PORT, address=DNS_ADDRESS)
+        self._ends.append(datagrams)
+        return datagrams
+
+    async def _open_streams(self, sandbox: Sandbox) -> Listener:
+        streams = await sandbox.listen(DNS_PORT, address=DNS_ADDRESS)
+        self._ends.append(streams)
+        return streams
 
     async def _listen(self, name: str, address: str, port: int) -> None:
         assert self._sandbox is not None
@@ -161,6 +181,15 @@ class EgressService:
         # The sandbox's end ends its tasks; calls on the sandbox say so, these need not.
         if error is not None and not isinstance(error, DutyfreeError | OSError):
             raise error  # for the loop's exception handler
+
+
+async def _all_of(one: Coroutine[Any, Any, A], two: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Both results. If one raises, this raises it after the other has ended, too."""
+    first, second = await asyncio.gather(one, two, return_exceptions=True)
+    for each in (first, second):
+        if isinstance(each, BaseException):
+            raise each
+    return cast("A", first), cast("B", second)
 
 
 async def _write_resolv_conf(sandbox: Sandbox) -> tuple[str, ...]:

@@ -97,7 +97,8 @@ class E2BApp:
 
     async def _handle(self, request: Request) -> None:
         target = find_target(request.headers, self._settings.domain)
-        if target is None:
+        if target is None or (target.is_daemon and self._control.serves(request.path)):
+            # Older clients name the sandbox in the headers of their calls to the control plane, too.
             if request.path == "/health" and request.method == "GET":
                 return await request.answer(204)
             return await self._control.handle(request)
@@ -110,13 +111,13 @@ class E2BApp:
 
     async def _handle_sandbox(self, request: Request, target: Target) -> None:
         box = await self._box(target)
+        if box.paused:
+            raise daemon_gone(target.sandbox_id, ": it is paused")
         if not target.is_daemon:
             check_traffic(request.headers, box)
             with self._stream():
                 await proxy(request, box, target.port, self._settings)
         elif request.path == "/health":
-            if box.paused:
-                raise daemon_gone(target.sandbox_id, ": it is paused")
             await request.answer(204)
         elif request.path == "/files":
             await self._files(request, box)

@@ -38,7 +38,7 @@ class Creation:
 
     async def acquire(self, host: Host, owner: str, settings: Settings) -> Box:
         """Make it. Raises as `Host.acquire` does."""
-        return await host.acquire(
+        box = await host.acquire(
             self.image,
             resources=settings.resources,
             network=self.network,
@@ -49,6 +49,8 @@ class Creation:
             timeout_s=settings.acquire_timeout_s,
             ttl_s=self.timeout_s,
         )
+        box.detach()
+        return box
 
 
 def read_creation(

@@ -44,8 +44,8 @@ def is_id_of(lease: Lease, sandbox: str) -> bool:
 
 
 def daemon_token(lease: Lease) -> str:
-    """The token for commands and files."""
-    return _derive(lease.labels, "daemon")
+    """The token for commands and files. It names the sandbox, for clients that do not do so in their headers."""
+    return f"{sandbox_id(lease)}.{_derive(lease.labels, 'daemon')}"
 
 
 def traffic_token(lease: Lease) -> str:

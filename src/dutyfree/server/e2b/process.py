@@ -37,7 +37,7 @@ async def start(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
     takes_input = body.get("stdin")
     process = await call.box.start(
         [_text(config, "cmd"), *_texts(config.get("args", []), "args")],
-        cwd=None if not config.get("cwd") else await call.path(_text(config, "cwd")),
+        cwd=None if config.get("cwd") in (None, "") else await call.path(_text(config, "cwd")),
         env=_environment(config.get("envs", {})),
         stdin=size is None and (True if takes_input is None else takes_input is True),
         timeout_s=call.timeout_s,

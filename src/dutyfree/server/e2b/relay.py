@@ -115,7 +115,7 @@ async def _relay(
             moved_s = loop.time()
 
     async def idle() -> None:
-        while (left_s := moved_s + idle_timeout_s - loop.time()) > 0:
+        while (left_s := moved_s + idle_timeout_s - loop.time()) > 0:  # noqa: ASYNC110 - it waits for silence
             await asyncio.sleep(left_s)
 
     tasks = {asyncio.create_task(each()) for each in (inwards, outwards, idle)}

@@ -41,16 +41,20 @@ def header(headers: Headers, name: bytes) -> str | None:
 
 
 def find_target(headers: Headers, domain: str | None) -> Target | None:
-    """The sandbox that a request names by its headers, or else by its host name; None for the control plane.
+    """The sandbox that a request names by its headers, its host name or its token; None for the control plane.
 
-    Without a `domain`, a host name of any domain counts. Raises InvalidRequest for names that are none.
+    Versions of the SDK before 2.20 send nothing but the token once they have connected to a sandbox. Without a
+    `domain`, a host name of any domain counts. Raises InvalidRequest for names that are none.
     """
     sandbox_id = header(headers, b"e2b-sandbox-id")
     if sandbox_id is not None:
         port = header(headers, b"e2b-sandbox-port")
         return Target(check_id(sandbox_id), ENVD_PORT if port is None else parse_port(port))
     host = header(headers, b"host")
-    return None if host is None else parse_host(host, domain)
+    if host is not None and (target := parse_host(host, domain)) is not None:
+        return target
+    named, dot, _ = (header(headers, b"x-access-token") or "").partition(".")
+    return Target(check_id(named), ENVD_PORT) if dot else None
 
 
 def parse_host(host: str, domain: str | None) -> Target | None:
