@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "DUTYFREE_TOKEN"
 ACQUIRE_S: Final = 600.0
 _RELEASE_AT_ONCE: Final = 64
+_TIDY_FROM: Final = 64
 _OPEN_HINT: Final = "use it inside `async with dutyfree.connect(url) as host:`"
 
 
@@ -108,6 +109,8 @@ class RemoteHost(Host):
         """The leases that this client has acquired or got, by id."""
         self._bound: dict[str, RemoteBox] = {}
         """Boxes of leases that end with the block."""
+        self._tidy_at = _TIDY_FROM
+        """How many leases there are when those that have ended are forgotten next: not at each new one."""
         self._unenforced = UnenforcedNotice()
         self._group_lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -276,8 +279,11 @@ class RemoteHost(Host):
         state = answer.required("state", BOX_STATE.decode_inner)
         sandbox.paused = state.paused
         grant = RemoteGrant(lease, sandbox, state, uploads)
-        self._grants = {key: each for key, each in self._grants.items() if not each.fence.gone}
-        self._bound = {key: each for key, each in self._bound.items() if each.alive}
+        if len(self._grants) >= self._tidy_at:
+            alive = ((key, each) for key, each in self._grants.items() if not each.fence.gone and each.sandbox.alive)
+            self._grants = dict(alive)
+            self._bound = {key: each for key, each in self._bound.items() if each.alive}
+            self._tidy_at = max(_TIDY_FROM, 2 * len(self._grants))
         self._grants[lease.id] = grant
         return RemoteBox(connection, grant)
 

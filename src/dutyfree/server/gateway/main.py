@@ -15,11 +15,11 @@ from dutyfree.server.e2b import E2BApp
 from dutyfree.server.e2b.settings import Settings as E2BSettings
 from dutyfree.server.gateway.access import NodeAccess
 from dutyfree.server.gateway.app import GatewayApp
+from dutyfree.server.listening import http_config
 from dutyfree.server.logs import LOGGER, log_to_stderr
 from dutyfree.server.settings import Settings
 
 CLOSE_S = 5
-MAX_HEADER_BYTES = 64 * 1024
 
 
 async def serve(order: Order) -> None:
@@ -30,15 +30,10 @@ async def serve(order: Order) -> None:
     async with connect(f"unix:{settings.socket}", token=order.gateway_token) as host:
         access = NodeAccess(host)
         e2b = E2BApp(access, e2b_settings(settings))
-        config = uvicorn.Config(
+        config = http_config(
             GatewayApp(access, e2b),
-            http="httptools",
-            ws=e2b.websocket_protocol,
+            e2b.websocket_protocol,
             lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=CLOSE_S,
             ssl_certfile=None if settings.certificate is None else str(settings.certificate),
             ssl_keyfile=None if settings.key is None else str(settings.key),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
@@ -36,6 +36,13 @@ MAX_BOXES: Final = 16_384
 CONGESTED_BYTES: Final = 4 * 1024 * 1024
 
 
+class Link(Protocol):
+    """A connection of a client."""
+
+    def abort(self) -> None:
+        """Drop it."""
+
+
 class Caller:
     """`calls` carries out its calls. `on_end` is called once, when it is over."""
 
@@ -45,7 +52,7 @@ class Caller:
         self.identity = identity
         self._calls_table = calls
         self._on_end = on_end
-        self.connection: object | None = None
+        self.connection: Link | None = None
         """The present connection; None while there is none."""
         self.stream = ResumableStream(FROM_CLIENT, self._overflow)
         self.boxes: dict[int, AttachedBox] = {}
@@ -115,6 +122,12 @@ class Caller:
         for relay in tuple(self._relays.values()):
             relay.abandon()
         self._on_end(self)
+
+    def cut(self) -> None:
+        """End it, and its connection."""
+        self.end()
+        if self.connection is not None:
+            self.connection.abort()
 
     def _overflow(self) -> None:
         self._loop.call_soon(self.end)
