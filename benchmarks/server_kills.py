@@ -203,11 +203,20 @@ async def kill_gateways(server: dict[str, Any], options: argparse.Namespace) -> 
 
 async def kill_node(server: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Kill the node under load. Every lease is accounted for, and it serves again."""
-    seen, acquired, wrong = Seen(), list[str](), Counter[str]()
+    from e2b import AsyncSandbox
+
+    access = {"api_key": server["token"], "api_url": server["http"], "sandbox_url": server["http"]}
+    seen, sdk, acquired, wrong = Seen(), Seen(), list[str](), Counter[str]()
     times_s, hosts = [], list[int]()
     async with dutyfree.connect(server["native"], token=server["token"]) as host:
 
         async def work(number: int) -> None:
+            if number % 2:
+                sandbox = await sdk.call(AsyncSandbox.create("base", timeout=60, **access), is_sdk)
+                if sandbox is not None:
+                    await sdk.call(sandbox.commands.run("true", timeout=20), is_sdk)
+                    await sdk.call(sandbox.kill(), is_sdk)
+                return
             box = await seen.call(host.acquire(timeout_s=20), is_native)
             if box is None:
                 await asyncio.sleep(0.05)
@@ -246,24 +255,28 @@ async def kill_node(server: dict[str, Any], options: argparse.Namespace) -> dict
         "wrong": dict(wrong),
         "hosts": hosts,
         "native": seen.row(),
+        "sdk": sdk.row(),
     }
 
 
 async def _hold(host: dutyfree.Host, count: int, seen: Seen) -> list[dutyfree.Box]:
     boxes = []
     while len(boxes) < count:
-        wanted = (seen.call(host.acquire(timeout_s=20, ttl_s=600), is_native) for _ in range(min(16, count - len(boxes))))
+        wanted = (
+            seen.call(host.acquire(timeout_s=20, ttl_s=600), is_native) for _ in range(min(16, count - len(boxes)))
+        )
         boxes += [box for box in await asyncio.gather(*wanted) if box is not None]
     return boxes
 
 
 async def _judge_lost(host: dutyfree.Host, held: list[dutyfree.Box], wrong: Counter[str]) -> None:
-    """A lost lease is a failure of the infrastructure: by its box, and by its id."""
+    """A lost lease is a failure of the infrastructure by its id; its box is dead."""
     for box in held:
-        for what, call in (("its box", box.run(["true"])), ("its id", host.get(box.lease.id))):
+        by_box = ("its box", box.run(["true"]), dutyfree.SandboxGone)
+        for what, call, right in (by_box, ("its id", host.get(box.lease.id), dutyfree.SubstrateFailed)):
             try:
                 await call
-            except dutyfree.SubstrateFailed:
+            except right:
                 continue
             except dutyfree.DutyfreeError as error:
                 wrong[f"a lost lease, by {what}: {type(error).__name__}"] += 1

@@ -201,7 +201,9 @@ def main() -> None:
         if options.json:
             print(json.dumps({"what": what, **values}), flush=True)
             return
-        shown = (f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
+        shown = (
+            f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+        )
         print(f"{what:36} {'  '.join(shown)}", flush=True)
 
     asyncio.run(measure(options, say))

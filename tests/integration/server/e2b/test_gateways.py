@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from support.e2b_client import Raw
-
 from support.e2b_server import E2BServer
 
 
