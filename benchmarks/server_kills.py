@@ -36,7 +36,6 @@ SERVING_S = 30.0
 """The longest that a server may take to serve again, before this gives up."""
 CALL_S = 30.0
 """A call that takes longer hangs."""
-STRANGE = "other"
 
 
 class Seen:
@@ -76,7 +75,7 @@ def is_native(error: Exception) -> bool:
 
 def is_sdk(error: Exception) -> bool:
     """Whether it is E2B's, or what the SDK raises when its connection breaks."""
-    return type(error).__module__.partition(".")[0] in ("e2b", "httpx", "httpcore")
+    return type(error).__module__.partition(".")[0] in ("e2b", "httpx", "httpcore", "connectrpc")
 
 
 def processes(server: int, what: str) -> list[int]:
@@ -91,7 +90,7 @@ def processes(server: int, what: str) -> list[int]:
 
 async def killed(server: int, what: str, turn: int) -> int:
     """Kill one process of a server once all of them are there."""
-    while not (found := processes(server, what)):
+    while not (found := processes(server, what)):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0.01)
     pid = found[turn % len(found)]
     os.kill(pid, signal.SIGKILL)
@@ -156,7 +155,7 @@ async def kill_gateways(server: dict[str, Any], options: argparse.Namespace) -> 
     from e2b import AsyncSandbox
 
     access = {"api_key": server["token"], "api_url": server["http"], "sandbox_url": server["http"]}
-    native, sdk, counted = Seen(), Seen(), Counted()
+    native, sdk = Seen(), Seen()
     times_s = []
     async with dutyfree.connect(server["native"], token=server["token"]) as host:
         boxes = [await host.acquire() for _ in range(WORKERS // 2)]
@@ -304,7 +303,7 @@ async def kill_supervisor(server: dict[str, Any]) -> dict[str, Any]:
     pids = [*processes(server["pid"], "node"), *processes(server["pid"], "gateway")]
     start_s = time.monotonic()
     os.kill(server["pid"], signal.SIGKILL)
-    while (left := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() - start_s < SERVING_S:
+    while (left := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() - start_s < SERVING_S:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     ended_s = time.monotonic() - start_s
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
