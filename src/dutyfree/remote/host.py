@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "DUTYFREE_TOKEN"
 ACQUIRE_S: Final = 600.0
 _RELEASE_AT_ONCE: Final = 64
+_TIDY_FROM: Final = 64
 _OPEN_HINT: Final = "use it inside `async with dutyfree.connect(url) as host:`"
 
 
@@ -83,7 +84,8 @@ class RemoteHost(Host):
     `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
 
     Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
-    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: calls that were under way raise
+    SubstrateFailed, and so does `get`; later calls of their boxes raise SandboxGone.
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class RemoteHost(Host):
         """The leases that this client has acquired or got, by id."""
         self._bound: dict[str, RemoteBox] = {}
         """Boxes of leases that end with the block."""
+        self._tidy_at = _TIDY_FROM
+        """How many leases there are when those that have ended are forgotten next: not at each new one."""
         self._unenforced = UnenforcedNotice()
         self._group_lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -292,8 +296,11 @@ class RemoteHost(Host):
         sandbox = RemoteSandbox(connection, facts, spans)
         sandbox.paused = state.paused
         grant = RemoteGrant(lease, sandbox, state, uploads, spans.spent)
-        self._grants = {key: each for key, each in self._grants.items() if not each.fence.gone}
-        self._bound = {key: each for key, each in self._bound.items() if each.alive}
+        if len(self._grants) >= self._tidy_at:
+            alive = ((key, each) for key, each in self._grants.items() if not each.fence.gone and each.sandbox.alive)
+            self._grants = dict(alive)
+            self._bound = {key: each for key, each in self._bound.items() if each.alive}
+            self._tidy_at = max(_TIDY_FROM, 2 * len(self._grants))
         self._grants[lease.id] = grant
         return RemoteBox(connection, grant)
 
