@@ -67,15 +67,16 @@ class E2BApp:
         """The protocol class that passes WebSockets on."""
         return relay_protocol(self._find_port, self._settings.relay_idle_timeout_s)
 
+    def names_sandbox(self, scope: Scope) -> bool:
+        """Whether a request is for a sandbox, by its headers, host name or token: its paths are the sandbox's own."""
+        try:
+            return find_target(scope["headers"], self._settings.domain) is not None
+        except DutyfreeError:
+            return True  # which the face then refuses
+
     def claims(self, scope: Scope) -> bool:
         """Whether a request is for this face: it names a sandbox, or a path of E2B's control plane."""
-        if scope["type"] != "http":
-            return False
-        try:
-            target = find_target(scope["headers"], self._settings.domain)
-        except DutyfreeError:
-            return True  # which it then refuses
-        return target is not None or self._control.serves(scope["path"])
+        return scope["type"] == "http" and (self.names_sandbox(scope) or self._control.serves(scope["path"]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
