@@ -50,6 +50,11 @@ class Call:
         left_s = self.began_s + self.timeout_s + (_LATE_S if deadline_kills else 0) - time.monotonic()
         return max(0.001, min(wanted_s, left_s))
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the call's time is over."""
+        return self.timeout_s is not None and time.monotonic() - self.began_s >= self.timeout_s
+
     def check_deadline(self, deadline_kills: bool = False) -> None:
         """Raise `deadline_exceeded` once the call's time is over."""
         if self.timeout_s is None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from dutyfree.client.process import Process
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Observation, OutputChunk, ProcessInfo
+from dutyfree.model import OutputChunk, ProcessInfo
 from dutyfree.server.e2b import connect
 from dutyfree.server.e2b.connect import Decoder, JsonObject
 from dutyfree.server.e2b.daemon import Call
@@ -63,28 +63,37 @@ async def _events(
     """The events of a process as envelopes. Several are put together where they are there at once."""
     pending = connect.encode({"event": {"start": {"pid": pid_of(process.id)}}})
     wait_s = _GRACE_S
-    while True:
-        chunk: OutputChunk | None = None
-        try:
-            chunk = await process.read(offset, limit_bytes=_CHUNK_BYTES, timeout_s=call.wait_s(wait_s, deadline_kills))
-        except TimeoutError:
-            call.check_deadline(deadline_kills)
-            yield pending or connect.encode({"event": {"keepalive": {}}})
-            pending, wait_s = b"", call.keepalive_s
-            continue
-        if chunk is None:
-            break
-        if chunk.lost_bytes:
-            raise RpcError("data_loss", f"the reader was too slow: {chunk.lost_bytes} bytes of output are lost")
-        offset = chunk.end
-        name = "pty" if is_terminal else chunk.stream
-        data = base64.b64encode(chunk.data).decode()
-        yield pending + connect.encode({"event": {"data": {name: data}}})
-        pending, wait_s = b"", call.keepalive_s
-    seen = await process.wait()
-    if seen.timed_out:
+    reading = _read(process, offset)
+    try:
+        while True:
+            await asyncio.wait({reading}, timeout=call.wait_s(wait_s, deadline_kills))
+            wait_s = call.keepalive_s
+            if not reading.done():
+                call.check_deadline(deadline_kills)
+                yield pending or connect.encode({"event": {"keepalive": {}}})
+                pending = b""
+                continue
+            chunk = reading.result()
+            if chunk is None:
+                break
+            if chunk.lost_bytes:
+                raise RpcError("data_loss", f"the reader was too slow: {chunk.lost_bytes} bytes of output are lost")
+            reading = _read(process, chunk.end)
+            name = "pty" if is_terminal else chunk.stream
+            data = base64.b64encode(chunk.data).decode()
+            yield pending + connect.encode({"event": {"data": {name: data}}})
+            pending = b""
+    finally:
+        reading.cancel()
+    info = process.info  # which came with the end of the output: no further question to the node
+    if deadline_kills and info.signal == SIGKILL and call.is_late:
         raise RpcError("deadline_exceeded", "the command did not end in time, and was killed")
-    yield pending + connect.encode({"event": {"end": end_event(seen)}})
+    yield pending + connect.encode({"event": {"end": end_event(info.exit_code, info.signal)}})
+
+
+def _read(process: Process, offset: int) -> asyncio.Task[OutputChunk | None]:
+    """A read that goes on while signs of life are sent."""
+    return asyncio.ensure_future(process.read(offset, limit_bytes=_CHUNK_BYTES))
 
 
 async def list_all(call: Call, body: JsonObject) -> JsonObject:
@@ -158,13 +167,12 @@ def pid_of(process_id: str) -> int:
     return int(process_id.removeprefix("p"))
 
 
-def end_event(seen: Observation) -> JsonObject:
+def end_event(exit_code: int | None, signal: int | None) -> JsonObject:
     """How a process ended, in the words of E2B's daemon."""
-    if seen.signal is not None:
-        with contextlib.suppress(ValueError):
-            status = f"signal: {_signal_name(seen.signal)}"
-            return {"exitCode": -1, "exited": False, "status": status, "error": status}
-    code = seen.exit_code or 0
+    if signal is not None:
+        status = f"signal: {_signal_name(signal)}"
+        return {"exitCode": -1, "exited": False, "status": status, "error": status}
+    code = exit_code or 0
     form: JsonObject = {"exitCode": code, "exited": True, "status": f"exit status {code}"}
     return {**form, "error": form["status"]} if code else form
 

@@ -24,7 +24,7 @@ class GatewayApp:
         self._swerex = swerex
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._names_sandbox(scope):
+        if scope["type"] != "http" or self._e2b.names_sandbox(scope):
             await self._e2b(scope, receive, send)
         elif scope["path"] == HEALTH_PATH and scope["method"] == "GET":
             await self._health(send)
@@ -34,10 +34,6 @@ class GatewayApp:
             await self._swerex(scope, receive, send)
         else:
             await self._e2b(scope, receive, send)
-
-    @staticmethod
-    def _names_sandbox(scope: Scope) -> bool:
-        return any(name == b"e2b-sandbox-id" for name, _ in scope["headers"])
 
     async def _health(self, send: Send) -> None:
         """200 while the node answers."""
