@@ -8,6 +8,7 @@ from typing import Final
 
 MAX_BUFFERED_BYTES: Final = 64 * 1024
 """What the other side may send before anything is wanted of it."""
+CLOSE_S: Final = 1.0
 
 
 class Pipe(asyncio.Protocol):
@@ -17,6 +18,7 @@ class Pipe(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._buffer = bytearray()
         self._closed = False
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed: asyncio.Future[None] | None = None
         self._receive: Callable[[bytes], None] | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -36,6 +38,8 @@ class Pipe(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        if not self._gone.done():
+            self._gone.set_result(None)
         self._wake()
         if self._on_lost is not None:
             self._on_lost()
@@ -63,6 +67,11 @@ class Pipe(asyncio.Protocol):
             receive(self._cut(len(self._buffer)))
         if self._closed:
             on_lost()
+
+    async def end(self) -> None:
+        """Drop the connection, and return when its descriptor is closed."""
+        self.transport.abort()
+        await asyncio.wait({self._gone}, timeout=CLOSE_S)
 
     def _cut(self, size_bytes: int) -> bytes:
         data = bytes(self._buffer[:size_bytes])
