@@ -21,6 +21,7 @@ except ImportError:
 
 with atheris.instrument_imports():
     from dutyfree.codec import ERROR
+    from dutyfree.codec.document import loads
     from dutyfree.errors import GuestMisbehaved, InvalidRequest
     from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, EGRESS_RECORD, HOST_FACTS, LEASE, METRICS, PROCESS
     from dutyfree.protocol.frames import (
@@ -89,7 +90,11 @@ def one_input(data: bytes) -> None:
     """The first byte chooses what is fuzzed, the second how the stream is cut."""
     if len(data) < 2:
         return
-    what, cut, rest = data[0] % 4, data[1] + 1, data[2:]
+    what, cut, rest = data[0] % 5, data[1] + 1, data[2:]
+    if what == 4:
+        with suppress(InvalidRequest):
+            read_forms(loads(rest), rest)
+        return
     if what >= 2:
         with suppress(GuestMisbehaved):
             for frame in FrameDecoder(HELLO_ONLY if what == 2 else WELCOME_ONLY).feed(rest):
