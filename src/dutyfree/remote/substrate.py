@@ -44,7 +44,8 @@ _DEFAULT: Final = SandboxSpec()
 class RemoteSubstrate(Substrate):
     """The sandboxes of the server at `url`, by default that of DUTYFREE_URL, with `token`, by default DUTYFREE_TOKEN.
 
-    `isolation` is that of the server's own substrate. Images are those of the server, by name.
+    `isolation` is that of the server's own substrate. Images are those of the server, by name. Options are written down
+    in the results of studies: a token is better in the environment.
     """
 
     name = "server"
