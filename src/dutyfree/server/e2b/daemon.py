@@ -51,7 +51,7 @@ class Call:
         return self.timeout_s is not None and time.monotonic() - self.began_s >= self.timeout_s
 
     def check_deadline(self) -> None:
-        """Raise `deadline_exceeded` once the call's time is over: clients began to count later, and get this in time."""
+        """Raise `deadline_exceeded` once the call's time is over. Clients begin to count later, so it comes in time."""
         if self.is_late:
             raise RpcError("deadline_exceeded", f"the call took longer than {self.timeout_s:g} s")
 
