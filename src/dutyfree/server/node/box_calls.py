@@ -23,6 +23,7 @@ from dutyfree.protocol.forms import (
     PROCESS,
     SAVED_CACHE,
     read_command,
+    read_ttl,
     read_user,
 )
 from dutyfree.protocol.results import write_chunk, write_observation
@@ -60,8 +61,10 @@ _DONE: Final[BoxAnswer] = ({}, b"")
 
 
 async def _renew(call: BoxCall) -> BoxAnswer:
-    await call.box.renew(call.arguments.given("ttl_s", optional(number), None))
-    call.caller.ends_with_it.discard(call.attached.lease_id)
+    ttl_s = read_ttl(call.arguments)
+    await call.box.renew(ttl_s)
+    if ttl_s is not None or call.box.lease.expires_at is not None:  # otherwise nothing else would end it
+        call.caller.ends_with_it.discard(call.attached.lease_id)
     return {"lease": LEASE.write(call.box.lease)}, b""
 
 

@@ -15,7 +15,7 @@ from dutyfree.errors import InvalidRequest, LeaseLost, Unsupported
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import Cache, Egress, Image, Mount, Network
-from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, read_user
+from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, read_ttl, read_user
 from dutyfree.protocol.results import read_files
 from dutyfree.server.node import box_calls
 from dutyfree.server.node.attached import AttachedBox
@@ -29,7 +29,7 @@ Answer = tuple[Any, bytes]
 Handler = Callable[[Caller, Table, bytes], Awaitable[Answer]]
 _ACQUIRE: Final = (
     *("image", "resources", "network", "egress", "writes", "env", "isolation", "secrets", "files", "secret_files"),
-    *("workdir", "user", "mounts", "caches", "owner", "key", "labels", "timeout_s", "ttl_s", "strict"),
+    *("workdir", "user", "mounts", "caches", "owner", "key", "labels", "timeout_s", "ttl_s", "forever", "strict"),
 )
 
 
@@ -76,7 +76,7 @@ class Calls:
         files, rest = read_files(arguments.given("files", list, []), memoryview(body))
         secret_files, rest = read_files(arguments.given("secret_files", list, []), rest)
         given = arguments.given
-        ttl_s = given("ttl_s", optional(number), None)
+        ttl_s = read_ttl(arguments)
         rules = self._node.rules
         with self._node.admitted(caller.identity, owner):
             box = await self._node.host.acquire(

@@ -42,7 +42,8 @@ async def serve(order: Order) -> None:
             order.say_ready()
             await stopped.wait()
             warming.cancel()
-            await node.drain(settings.drain_s)
+            # Without its supervisor nobody starts it again, and the next server waits for its end.
+            await node.drain(0.0 if order.is_orphaned else settings.drain_s)
             await listener.close()
     finally:
         state.close()
