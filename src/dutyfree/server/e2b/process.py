@@ -11,6 +11,7 @@ from typing import Any, Final
 from dutyfree.client.process import Process
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import OutputChunk, ProcessInfo
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.server.e2b import connect
 from dutyfree.server.e2b.connect import Decoder, JsonObject
 from dutyfree.server.e2b.daemon import Call
@@ -40,12 +41,12 @@ async def start(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
         cwd=None if config.get("cwd") in (None, "") else await call.path(_text(config, "cwd")),
         env=_environment(config.get("envs", {})),
         stdin=size is None and (True if takes_input is None else takes_input is True),
-        timeout_s=call.timeout_s,
+        timeout_s=None if call.timeout_s is None or call.timeout_s > MAX_TIMEOUT_S else call.timeout_s,
         keep_output_bytes=call.settings.keep_output_bytes,
         user=call.user,
         terminal=size,
     )
-    async for data in _events(call, process, 0, is_terminal=size is not None, deadline_kills=True):
+    async for data in _events(call, process, 0, is_terminal=size is not None):
         yield data
 
 
@@ -57,19 +58,17 @@ async def attach(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
         yield data
 
 
-async def _events(
-    call: Call, process: Process, offset: int, *, is_terminal: bool, deadline_kills: bool = False
-) -> AsyncIterator[bytes]:
+async def _events(call: Call, process: Process, offset: int, *, is_terminal: bool) -> AsyncIterator[bytes]:
     """The events of a process as envelopes. Several are put together where they are there at once."""
     pending = connect.encode({"event": {"start": {"pid": pid_of(process.id)}}})
     wait_s = _GRACE_S
     reading = _read(process, offset)
     try:
         while True:
-            await asyncio.wait({reading}, timeout=call.wait_s(wait_s, deadline_kills))
+            await asyncio.wait({reading}, timeout=call.wait_s(wait_s))
             wait_s = call.keepalive_s
             if not reading.done():
-                call.check_deadline(deadline_kills)
+                call.check_deadline()
                 yield pending or connect.encode({"event": {"keepalive": {}}})
                 pending = b""
                 continue
@@ -86,7 +85,7 @@ async def _events(
     finally:
         reading.cancel()
     info = process.info  # which came with the end of the output: no further question to the node
-    if deadline_kills and info.signal == SIGKILL and call.is_late:
+    if info.signal == SIGKILL and call.is_late:
         raise RpcError("deadline_exceeded", "the command did not end in time, and was killed")
     yield pending + connect.encode({"event": {"end": end_event(info.exit_code, info.signal)}})
 
