@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from dutyfree.errors import DutyfreeError
+from dutyfree.server import openapi
 from dutyfree.server.e2b.app import E2BApp
 from dutyfree.server.e2b.http import Receive, Scope, Send
 from dutyfree.server.gateway.access import NodeAccess
 
+OPENAPI_PATH: Final = "/openapi.json"
 METRICS_PATH: Final = "/metrics"
 HEALTH_PATH: Final = "/health"
 _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class GatewayApp:
-    """Health for all, metrics for operators; everything else belongs to a face."""
+    """Health and the OpenAPI document for all, metrics for operators; everything else belongs to a face."""
 
     def __init__(self, access: NodeAccess, e2b: E2BApp) -> None:
         self._access = access
@@ -27,6 +30,8 @@ class GatewayApp:
             await self._health(send)
         elif own and scope["path"] == METRICS_PATH:
             await self._metrics(scope, send)
+        elif own and scope["path"] == OPENAPI_PATH:
+            await _answer(send, 200, json.dumps(openapi.document()).encode(), b"application/json")
         else:
             await self._e2b(scope, receive, send)
 
