@@ -533,7 +533,8 @@ class RemoteHost(Host):
     `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
 
     Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
-    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: calls that were under way raise
+    SubstrateFailed, and so does `get`; later calls of their boxes raise SandboxGone.
     """
 
     _inner: AsyncRemoteHost

@@ -14,6 +14,7 @@ from dutyfree import __version__
 Schema = Mapping[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
+_WHOLE: Final[Schema] = {"type": "integer"}
 _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _OBJECT: Final[Schema] = {"type": "object"}
 _SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 86_400}
@@ -38,7 +39,7 @@ _LISTED: Final[Schema] = {
     "required": ["sandboxID", "templateID", "startedAt", "endAt", "state"],
     "properties": {
         **dict.fromkeys(("sandboxID", "templateID", "alias", "clientID", "startedAt", "endAt", "envdVersion"), _TEXT),
-        **dict.fromkeys(("cpuCount", "memoryMB", "diskSizeMB"), {"type": "integer"}),
+        **dict.fromkeys(("cpuCount", "memoryMB", "diskSizeMB"), _WHOLE),
         "metadata": _TEXTS,
         "state": {"enum": ["running", "paused"]},
     },

@@ -84,7 +84,7 @@ SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
     ],
 )
 def test_one_request_is_never_two(server: Serving, head: str) -> None:
-    request = f"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\n{head}\r\nConnection: close\r\n\r\n".encode("latin-1")
+    request = f"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode("latin-1")
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         with suppress(ConnectionError):
             connection.sendall(request + b"0\r\n\r\n" + SMUGGLED)
@@ -156,11 +156,9 @@ def test_bodies_of_strangers_are_not_read(server: Serving) -> None:
 def test_bodies_past_the_limit_are_cut_off(server: Serving) -> None:
     raw = server.raw
     made = raw.create(timeout=60)
-    for path, headers in (
-        ("/v2/sandboxes", ""),
-        ("/process.Process/Start", f"E2b-Sandbox-Id: {made['sandboxID']}\r\nX-Access-Token: {made['envdAccessToken']}\r\n"
-         "Content-Type: application/connect+json\r\n"),
-    ):  # fmt: skip
+    of_sandbox = f"E2b-Sandbox-Id: {made['sandboxID']}\r\nX-Access-Token: {made['envdAccessToken']}\r\n"
+    of_sandbox += "Content-Type: application/connect+json\r\n"
+    for path, headers in (("/v2/sandboxes", ""), ("/process.Process/Start", of_sandbox)):
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.token}\r\n{headers}"
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
             connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
@@ -193,9 +191,7 @@ async def _work(server: Serving) -> None:
 
 
 def hello(token: str, **fields: object) -> bytes:
-    return encode_plain(
-        NodeFrame.HELLO, {"version": VERSION, "token": token, "caller": None, "received": 0, **fields}
-    )
+    return encode_plain(NodeFrame.HELLO, {"version": VERSION, "token": token, "caller": None, "received": 0, **fields})
 
 
 def test_strangers_at_the_native_port_learn_one_thing(server: Serving) -> None:
@@ -259,3 +255,12 @@ def test_websockets_that_lead_nowhere_or_say_nothing(server: Serving) -> None:
                     answer = connection.recv(4096)
                     assert status_of(answer) in (0, 400, 404, 431, 502), answer
     server.raw.send("DELETE", f"/sandboxes/{made['sandboxID']}")
+
+
+def test_two_requests_are_two(server: Serving) -> None:
+    """What `test_one_request_is_never_two` would see if a server took the rest for another request."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        head = b"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+        connection.sendall(head + b"0\r\n\r\n" + SMUGGLED)
+        connection.shutdown(socket.SHUT_WR)
+        assert rest_of(connection).count(b"HTTP/1.1 ") == 2
