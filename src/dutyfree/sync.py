@@ -89,6 +89,7 @@ from dutyfree.substrates.options import (
     DockerOptions,
     FakeOptions,
     GVisorOptions,
+    HostedOptions,
     MicroVMOptions,
     VMOptions,
 )
@@ -153,6 +154,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[VMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["hosted"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[HostedOptions],
 ) -> LocalHost: ...
 @overload
 def local(
