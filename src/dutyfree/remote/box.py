@@ -8,7 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 from dutyfree.background.sessions import check_name
-from dutyfree.checked import FilePath, path_or_none, path_text, table, whole, wrong
+from dutyfree.checked import FilePath, path_or_none, path_text, seconds, table, whole, wrong
 from dutyfree.checked import text as text_given
 from dutyfree.client.box import Box
 from dutyfree.client.egress import BoxEgress
@@ -32,6 +32,7 @@ from dutyfree.model import (
     Timing,
     User,
 )
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.environment import CheckedEnvironment
 from dutyfree.model.user import check_user
 from dutyfree.pool.billing import Spent
@@ -146,12 +147,14 @@ class RemoteBox(Box):
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         if not isinstance(stdin, bool):
             raise wrong(
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
         size = None if terminal is None else terminal_size(terminal)
+        wait_s = reader_wait_s and seconds("reader_wait_s", reader_wait_s, most_s=MAX_TIMEOUT_S)
         # Checked here as for every box, so that a wrong value names its argument.
         action = self._action(command, 1.0 if timeout_s is None else timeout_s, cwd, env, None, 0, user, merge)
         answer, _ = await self._call(
@@ -165,6 +168,7 @@ class RemoteBox(Box):
             user=action.user,
             merge=merge,
             terminal=None if size is None else list(size),
+            reader_wait_s=wait_s,
         )
         info = answer.required("process", PROCESS.decode_inner)
         if self._log is not None:

@@ -45,6 +45,7 @@ async def start(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
         keep_output_bytes=call.settings.keep_output_bytes,
         user=call.user,
         terminal=size,
+        reader_wait_s=call.settings.reader_wait_s,
     )
     async for data in _events(call, process, 0, is_terminal=size is not None):
         yield data
