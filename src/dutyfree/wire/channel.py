@@ -73,7 +73,8 @@ class Channel:
         self._error: DutyfreeError | None = None
         self._death_listeners: list[Callable[[], None]] = []
         self._greeting: GuestHello | None = None
-        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._greeted = asyncio.Event()
+        """Set by the guest's greeting, or by the end of the channel."""
         self._drained: asyncio.Future[None] | None = None
         self.standing_still = False
         """True while the guest is paused: its deadlines are extended."""
@@ -114,9 +115,7 @@ class Channel:
 
     async def handshake(self) -> GuestHello:
         """The guest's greeting. Raises DeadlineExceeded, LinkFailed, GuestMisbehaved or SubstrateFailed."""
-        if self._greeting is None:
-            self.check()
-            await asyncio.shield(self._greeted)
+        await self._greeted.wait()
         self.check()
         assert self._greeting is not None
         return self._greeting
@@ -211,9 +210,9 @@ class Channel:
         self._error = error
         self._handshake_deadline.cancel()
         self._link.close()
-        for waiter in (self._greeted, self._drained):
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+        self._greeted.set()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         exchanges, self._exchanges = self._exchanges, {}
         for exchange in exchanges.values():
             exchange.finished = True
@@ -294,4 +293,4 @@ class Channel:
             raise GuestMisbehaved(f"the guest answered with protocol version {greeting.version}")
         self._greeting = greeting
         self._handshake_deadline.cancel()
-        self._greeted.set_result(None)
+        self._greeted.set()

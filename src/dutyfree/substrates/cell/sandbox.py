@@ -8,7 +8,7 @@ import socket
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
@@ -59,10 +59,13 @@ class Cell:
         self.handle = handle
         self.chain = chain
         self.ids = ids
-        self.pid = 0
-        self.spawned_ns = 0
         self.freezer: Freezer | None = None
         """Made when the cell is paused for the first time."""
+
+    @property
+    def pid(self) -> int:
+        """The process id of the cell's first process."""
+        return self.handle.pid
 
     @property
     def spawner_pid(self) -> int:
@@ -92,12 +95,13 @@ class Cell:
         self.kill()
         await self._wait_for(self.handle.gone, within_s)
 
-    async def _wait_for(self, event: asyncio.Future[Any], within_s: float | None) -> None:
-        if event.done():
+    async def _wait_for(self, event: asyncio.Event, within_s: float | None) -> None:
+        if within_s is None or event.is_set():
+            await event.wait()
             return
         try:
             async with asyncio.timeout(within_s):
-                await asyncio.shield(event)
+                await event.wait()
         except TimeoutError:
             raise SubstrateFailed(f"cell {self.handle.number} did not end within {within_s:g} s") from None
 
@@ -311,7 +315,7 @@ class CellSandbox(ReplaceableSandbox):
             raise SandboxGone(f"sandbox {self.id} is gone")
         self._release_chain_of(old)
         self._cell = cell
-        self._old_cells = [each for each in (*self._old_cells, old) if not each.handle.gone.done()]
+        self._old_cells = [each for each in (*self._old_cells, old) if not each.handle.gone.is_set()]
         self._runner.move_to(channel, cell)
 
     async def _end(self) -> None:

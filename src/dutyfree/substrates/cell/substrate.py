@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from dutyfree import fork_safety
@@ -172,8 +173,9 @@ class CellSubstrate(Substrate):
         sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
-            on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
-            on_span(Span(Phase.READY, cell.spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
+            spawned_ns = cell.handle.spawned_ns
+            on_span(Span(Phase.CREATE, start_ns, spawned_ns, sandbox.id, "spawn"))
+            on_span(Span(Phase.READY, spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
         return sandbox
 
     @property
@@ -208,13 +210,12 @@ class CellSubstrate(Substrate):
                     )
                     common = self._common_plan(setting, spec, chain, shown.sources)
                     handle = await spawner.spawn(number, encode(individual) + common, theirs, shown.trees)
-        handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
+        handle.on_gone = partial(self._give_back_ids, ids)
         cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
-            cell.pid = await handle.spawned
-            cell.spawned_ns = time.monotonic_ns()
             await channel.handshake()
+            await handle.spawned.wait()  # mostly before the handshake, but by another way
         except BaseException as error:
             channel.close()
             await asyncio.shield(cell.end())

@@ -25,18 +25,18 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 
 
 class GuardedSandbox(ForwardingSandbox):
-    """`inner`, guarded. `on_end` is called after its destruction; `adopt` guards the sandboxes it is forked into."""
+    """`inner`, guarded. `on_end` is called with `inner` after its destruction; `adopt` guards its forks."""
 
     def __init__(
         self,
         inner: Sandbox,
         destroy_timeout_s: float,
-        on_end: Callable[[GuardedSandbox], None],
+        on_end: Callable[[Sandbox], object],
         adopt: Callable[[Sandbox], Sandbox],
     ) -> None:
         super().__init__(inner)
         self._adopt = adopt
-        self._guard = Guard(inner, destroy_timeout_s, lambda: on_end(self))
+        self._guard = Guard(inner, destroy_timeout_s, on_end)
         self.files = GuardedFiles(inner.files, self._guard)
 
     @property
