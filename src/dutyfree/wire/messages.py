@@ -107,6 +107,12 @@ class SharedEntries(tuple[bytes, ...]):
         shared.fields = _env_fields(shared)
         return shared
 
+    def followed_by(self, entries: tuple[bytes, ...]) -> Self:
+        """The same with these after them."""
+        shared = type(self)((*self, *entries))
+        shared.fields = self.fields + _env_fields(entries)
+        return shared
+
 
 def _env_fields(entries: Iterable[bytes]) -> bytes:
     return b"".join([bytes_field(3, entry) for entry in entries])

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.ids import IdRange
+from dutyfree.substrates.cell.kinds import CellKind
 from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
@@ -52,11 +54,18 @@ class Cell:
     """The host's record of one cell: reads its limit counters, and ends it."""
 
     def __init__(
-        self, spawner: Spawner, handle: CellHandle, counters: GroupCounters, chain: Chain, ids: IdRange
+        self,
+        spawner: Spawner,
+        handle: CellHandle,
+        kind: CellKind,
+        find_counters: Callable[[], GroupCounters],
+        chain: Chain,
+        ids: IdRange,
     ) -> None:
         self._spawner = spawner
-        self._counters = counters
+        self._find_counters = find_counters
         self.handle = handle
+        self.kind = kind
         self.chain = chain
         self.ids = ids
         self.freezer: Freezer | None = None
@@ -74,11 +83,11 @@ class Cell:
 
     def counters(self) -> LimitCounters:
         """The current counters of the cell's cgroups."""
-        return self._counters.counters()
+        return self._find_counters().counters()
 
     def memory_bytes(self) -> int | None:
         """The memory that is charged to the cell; None where that is not counted."""
-        return self._counters.memory_bytes()
+        return self._find_counters().memory_bytes()
 
     def kill(self) -> None:
         """Start to end the cell; `die` and `end` wait."""

@@ -15,8 +15,8 @@ class Guard:
     """Entered around each call: refuses it when the sandbox is gone, destroys the sandbox when the machinery fails.
 
     Destruction happens once for all callers, goes on when a caller is cancelled, has a deadline, and is tried again by
-    the next call after a failure. Substrates do none of this themselves. `on_end` is called with the sandbox after it was
-    destroyed.
+    the next call after a failure. Substrates do none of this themselves. `on_end` is called with the sandbox, after
+    it was destroyed.
     """
 
     def __init__(self, sandbox: Sandbox, destroy_timeout_s: float, on_end: Callable[[Sandbox], object]) -> None:
