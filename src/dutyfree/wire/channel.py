@@ -80,7 +80,13 @@ class Channel:
         """True while the guest is paused: its deadlines are extended."""
         self.refuses = False
         """True while the guest's owner has paused it: new actions are refused."""
-        self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
+        self._handshake_timeout_s = handshake_timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        """For all deadlines of the channel: nearly all actions end before theirs, and a timer for each takes time."""
+        self._rings_s = math.inf
+        """When `_timer` rings: at the first deadline, or earlier."""
+        self._greeting_due_s = self._loop.time() + handshake_timeout_s
+        self.watch(self._greeting_due_s)
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
         )
@@ -194,6 +200,14 @@ class Channel:
         if clock_went_on:
             self.send(StoodStill(math.ceil(seconds * 1000)))
 
+    def watch(self, deadline_s: float) -> None:
+        """Look at that time whether an action is overdue; actions have their deadlines in `Exchange.deadline_s`."""
+        if deadline_s < self._rings_s and self._error is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._rings_s = deadline_s
+            self._timer = self._loop.call_at(deadline_s, self._look)
+
     def on_death(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when the channel ends, for any reason."""
         self._death_listeners.append(listener)
@@ -208,7 +222,8 @@ class Channel:
         if self._error is not None:
             return
         self._error = error
-        self._handshake_deadline.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._link.close()
         self._greeted.set()
         if self._drained is not None and not self._drained.done():
@@ -225,8 +240,15 @@ class Channel:
         assert self._error is not None
         return type(self._error)(self._error.message, hint=self._error.hint)
 
-    def _no_greeting(self, waited_s: float) -> None:
-        self.fail(DeadlineExceeded(f"the guest sent no HELLO within {waited_s:g} s"))
+    def _look(self) -> None:
+        self._timer, self._rings_s = None, math.inf
+        now_s = self._loop.time()
+        if self._greeting_due_s <= now_s:
+            self.fail(DeadlineExceeded(f"the guest sent no HELLO within {self._handshake_timeout_s:g} s"))
+        for exchange in list(self._exchanges.values()):
+            if exchange.deadline_s <= now_s:
+                exchange.overdue()
+        self.watch(min(self._greeting_due_s, *(each.deadline_s for each in self._exchanges.values()), math.inf))
 
     def _link_ended(self, reason: str) -> None:
         self.fail(LinkFailed(reason))
@@ -291,6 +313,5 @@ class Channel:
             raise GuestMisbehaved("the guest sent HELLO twice")
         if not 1 <= greeting.version <= VERSION:
             raise GuestMisbehaved(f"the guest answered with protocol version {greeting.version}")
-        self._greeting = greeting
-        self._handshake_deadline.cancel()
+        self._greeting, self._greeting_due_s = greeting, math.inf
         self._greeted.set()

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SubstrateFailed
-from dutyfree.substrates.guarded.bounded import BoundedCall
+from dutyfree.substrates.guarded.bounded import BoundedCall, Deadlines
 
 
 class Guard:
@@ -19,9 +19,9 @@ class Guard:
     it was destroyed.
     """
 
-    def __init__(self, sandbox: Sandbox, destroy_timeout_s: float, on_end: Callable[[Sandbox], object]) -> None:
+    def __init__(self, sandbox: Sandbox, deadlines: Deadlines, on_end: Callable[[Sandbox], object]) -> None:
         self._sandbox = sandbox
-        self._destroy_timeout_s = destroy_timeout_s
+        self._deadlines = deadlines
         self._on_end = on_end
         self._destruction: BoundedCall[None] | None = None
         """The destruction that has begun last."""
@@ -47,7 +47,7 @@ class Guard:
         """Refuse calls from now on, and destroy the sandbox in the background."""
         begun = self._destruction
         if begun is None or begun.late or begun.error is not None or begun.task.cancelled():
-            begun = self._destruction = BoundedCall(self._destroy, self._destroy_timeout_s)
+            begun = self._destruction = BoundedCall(self._destroy, self._deadlines)
         return begun
 
     async def __aenter__(self) -> None:
@@ -75,7 +75,7 @@ class Guard:
 
     def _failure(self, destruction: BoundedCall[None]) -> SubstrateFailed | None:
         if destruction.late:
-            return SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed in {self._destroy_timeout_s:g} s")
+            return SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed in {self._deadlines.within_s:g} s")
         error = asyncio.CancelledError() if destruction.task.cancelled() else destruction.error
         if error is None or isinstance(error, SubstrateFailed):
             return error

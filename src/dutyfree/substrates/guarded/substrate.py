@@ -18,7 +18,7 @@ from dutyfree.contract import Sandbox, SpanListener, Substrate
 from dutyfree.errors import DeadlineExceeded, InvalidRequest, SubstrateFailed
 from dutyfree.model import SandboxSpec
 from dutyfree.substrates.forwarding import ForwardingSubstrate
-from dutyfree.substrates.guarded.bounded import BoundedCall
+from dutyfree.substrates.guarded.bounded import BoundedCall, Deadlines
 from dutyfree.substrates.guarded.sandbox import GuardedSandbox
 
 CREATE_TIMEOUT_S = 600.0
@@ -36,8 +36,9 @@ class GuardedSubstrate(ForwardingSubstrate):
         destroy_timeout_s: float = DESTROY_TIMEOUT_S,
     ) -> None:
         super().__init__(inner)
-        self._create_timeout_s = create_timeout_s
+        self._creation_deadlines = Deadlines(create_timeout_s)
         self._destroy_timeout_s = destroy_timeout_s
+        self._destruction_deadlines = Deadlines(destroy_timeout_s)
         self._lifecycle = asyncio.Lock()
         self._is_open = False
         self._creations: set[BoundedCall[Sandbox]] = set()
@@ -60,7 +61,7 @@ class GuardedSubstrate(ForwardingSubstrate):
                 pass  # it is being opened or closed
         if not self._is_open:
             raise InvalidRequest(f"substrate {self.name!r} is not open")
-        creation = BoundedCall(partial(self._inner.create, spec, on_span), self._create_timeout_s)
+        creation = BoundedCall(partial(self._inner.create, spec, on_span), self._creation_deadlines)
         self._creations.add(creation)
         try:
             await creation.settled()
@@ -71,7 +72,8 @@ class GuardedSubstrate(ForwardingSubstrate):
             raise self._closed_meanwhile()
         if creation.late:
             await asyncio.wait({self._abandon(creation)})
-            raise DeadlineExceeded(f"substrate {self.name!r} created nothing within {self._create_timeout_s:g} s")
+            within_s = self._creation_deadlines.within_s
+            raise DeadlineExceeded(f"substrate {self.name!r} created nothing within {within_s:g} s")
         self._creations.discard(creation)
         if isinstance(creation.error, asyncio.CancelledError):
             raise self._closed_meanwhile()
@@ -83,7 +85,7 @@ class GuardedSubstrate(ForwardingSubstrate):
         return SubstrateFailed(f"substrate {self.name!r} was closed during a creation")
 
     def _adopt(self, inner: Sandbox) -> GuardedSandbox:
-        sandbox = GuardedSandbox(inner, self._destroy_timeout_s, self._forget, self._adopt)
+        sandbox = GuardedSandbox(inner, self._destruction_deadlines, self._forget, self._adopt)
         self._alive[inner] = sandbox
         return sandbox
 
@@ -104,6 +106,9 @@ class GuardedSubstrate(ForwardingSubstrate):
                 raise SubstrateFailed(
                     f"substrate {self.name!r} did not close within {self._destroy_timeout_s:g} s"
                 ) from None
+            finally:
+                self._creation_deadlines.close()
+                self._destruction_deadlines.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
