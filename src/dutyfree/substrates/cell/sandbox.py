@@ -89,11 +89,11 @@ class Cell:
         """The memory that is charged to the cell; None where that is not counted."""
         return self._find_counters().memory_bytes()
 
-    def kill(self) -> None:
+    def kill(self, *, reports_death: bool = True) -> None:
         """Start to end the cell; `die` and `end` wait."""
         if self.freezer is not None:
             self.freezer.end()
-        self._spawner.kill(self.handle)
+        self._spawner.kill(self.handle, reports_death=reports_death)
 
     async def die(self) -> None:
         """Wait until no process of the cell runs any more, after `kill`. Raises SubstrateFailed."""
@@ -101,7 +101,7 @@ class Cell:
 
     async def end(self, within_s: float | None = REPLACED_CELL_S) -> None:
         """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
-        self.kill()
+        self.kill(reports_death=False)
         await self._wait_for(self.handle.gone, within_s)
 
     async def _wait_for(self, event: asyncio.Event, within_s: float | None) -> None:
@@ -172,9 +172,10 @@ class CellSandbox(ReplaceableSandbox):
         self._old_cells.append(old)
         self._runner.move_to(channel, cell)
         leaving.fail(was_reset())
-        old.kill()
+        needs_ports = self._spec.network is not Network.NONE
+        old.kill(reports_death=needs_ports)
         self._release_chain_of(old)
-        if self._spec.network is not Network.NONE:
+        if needs_ports:
             await old.die()  # it uses ports of the host's network, which the new cell may need
 
     async def _end_old_cells(self, within_s: float | None) -> None:

@@ -29,7 +29,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 Rights = list[tuple[int, int, "array.array[int]"]]
 
-_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP, _HOLD = 1, 2, 3, 4, 5, 6
+_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP, _HOLD, _END = 1, 2, 3, 4, 5, 6, 7
 _PREPARED, _SPAWNED, _FAILED, _EXITED, _FROZEN, _DIED = 65, 66, 67, 68, 69, 70
 _TAG_CELL, _TAG_PID, _TAG_ERRNO, _TAG_STEP, _TAG_STATUS = 1, 2, 3, 4, 5
 _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EUSERS)
@@ -154,10 +154,14 @@ class Spawner:
         self._handles[number] = handle
         return handle
 
-    def kill(self, handle: CellHandle) -> None:
-        """End a cell. `handle.gone` is set when nothing of it is left."""
+    def kill(self, handle: CellHandle, *, reports_death: bool) -> None:
+        """End a cell. `handle.gone` is set when nothing of it is left.
+
+        `handle.dead` is set before if the spawner `reports_death`, which wakes this process once more.
+        """
         if not handle.gone.is_set():
-            self._send_until_accepted(bytes([_KILL]) + encode([op(Verb.CELL, handle.number)]))
+            kind = _KILL if reports_death else _END
+            self._send_until_accepted(bytes([kind]) + encode([op(Verb.CELL, handle.number)]))
 
     async def freeze(self, handle: CellHandle, number: int) -> None:
         """Make a cell's writable space visible at `/frozen/NUMBER`. It stays after the cell's end, until `drop`.
