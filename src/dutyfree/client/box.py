@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, seconds, table, text, whole, wrong
 from dutyfree.client.action_log import ActionLog, LoggedSession
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
+from dutyfree.client.dropped import warn_of_dropped_box
 from dutyfree.client.git import BoxGit
 from dutyfree.client.keeper import LeaseKeeper
 from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
@@ -43,8 +44,6 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
-    import weakref
-
     from dutyfree.client.egress import BoxEgress
 
 
@@ -56,7 +55,9 @@ class Box:
     fails is no error: its exit code is part of the observation.
     """
 
-    def __init__(self, grant: Grant, keeper: LeaseKeeper) -> None:
+    def __init__(self, grant: Grant, keeper: LeaseKeeper, *, warns: bool = False) -> None:
+        """With `warns`, a box that is dropped while its lease lasts gives a warning."""
+        self._warns = warns
         self._grant = grant
         self._keeper = keeper
         self._fence = grant.fence
@@ -69,13 +70,16 @@ class Box:
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
         self._log: ActionLog | None = None
-        self._warning: weakref.finalize[..., Box] | None = None
 
     def detach(self) -> str:
         """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
-        if self._warning is not None:
-            self._warning.detach()
+        self._warns = False
         return self.lease.id
+
+    def __del__(self) -> None:
+        # Not at the interpreter's exit, when the host ends all its leases anyway.
+        if self._warns and not self._fence.gone and not sys.is_finalizing():
+            warn_of_dropped_box(self._grant.lease.id)
 
     @property
     def id(self) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
 from dutyfree.client.box import Box
-from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.client.specs import spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
@@ -422,9 +421,7 @@ class LocalHost(Host):
             except BaseException:  # Unsupported, or a warning that the program's filters make an error
                 await leasing.pool.withdraw(grant)
                 raise
-        box = Box(grant, leasing.pool)
-        watch_box(box, grant.fence, grant.lease.id)
-        return box
+        return Box(grant, leasing.pool, warns=True)
 
     def bill(self, *, advice: str | Path | None = None) -> Bill:
         if self._billed is None:
