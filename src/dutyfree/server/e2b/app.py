@@ -9,7 +9,7 @@ from typing import Final
 
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, LeaseLost, SandboxGone, SandboxPaused
-from dutyfree.server.access import Access, Unauthorized
+from dutyfree.server.access import Access, LostLease, Unauthorized
 from dutyfree.server.e2b import connect, filesystem, identity, process, transfer, watching
 from dutyfree.server.e2b.accounts import Accounts
 from dutyfree.server.e2b.connect import Decoder, JsonObject
@@ -46,7 +46,7 @@ STREAMS: Final[dict[str, ServerStream]] = {
     "/filesystem.Filesystem/WatchDir": watching.watch_dir,
 }
 STREAM_INPUT: Final = "/process.Process/StreamInput"
-_GONE: Final = (LeaseLost, SandboxGone)
+_GONE: Final = (LeaseLost, LostLease, SandboxGone)
 
 
 class E2BApp:
