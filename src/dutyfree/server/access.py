@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host
-from dutyfree.errors import CallerError, LeaseLost
+from dutyfree.errors import CallerError, LeaseLost, SubstrateFailed
 from dutyfree.leases.table import Lease
 
 
@@ -75,6 +75,10 @@ class StaticAccess:
     async def leases(self, owner: str, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this owner that have all of these labels."""
         return await self._host.find_leases(owner=owner, labels=labels)
+
+
+class LostLease(SubstrateFailed):
+    """The lease was one of the caller's, and ended with its node. It stays in the server: clients get words for it."""
 
 
 def no_lease(lease_id: str) -> LeaseLost:

@@ -16,6 +16,7 @@ import pytest
 
 import dutyfree
 from dutyfree.testing import leaks
+from support.e2b_client import Raw
 from support.serving import dutyfree as command
 from support.serving import serving
 
@@ -177,3 +178,33 @@ def test_processes_of_a_server_raise_their_limit_of_descriptors() -> None:
     shell = f"ulimit -Sn 100; ulimit -Hn 4000; exec {sys.executable} -c '{code}'"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stdout == "(4000, 4000)\n"
+
+
+async def test_a_lost_sandbox_is_told_apart_from_one_that_never_was(tmp_path: Path) -> None:
+    with serving(tmp_path / "state") as server:
+        raw, other = server.raw, Raw(server.port, server.make_token("other"))
+        made = raw.create(timeout=600)
+        async with dutyfree.connect(server.native, token=server.token) as host:
+            lease = (await host.acquire(ttl_s=600)).lease.id
+            os.kill(server.pids("node")[0], signal.SIGKILL)
+            with pytest.raises(dutyfree.SubstrateFailed):
+                await host.find_leases()
+            with pytest.raises(dutyfree.SubstrateFailed, match="was lost"):
+                await host.get(lease)
+            with pytest.raises(dutyfree.LeaseLost):
+                await host.get(lease[:-1] + "x")
+        path = f"/sandboxes/{made['sandboxID']}"
+        restarting = raw.send("GET", path)
+        while restarting.status == 503:  # it says so while the node is being started
+            assert restarting.headers["retry-after"] == "1"
+            restarting = raw.send("GET", path)
+        assert restarting.status == 404
+        assert "lost when its node ended" in restarting.json["message"]
+        never = raw.send("GET", f"/sandboxes/x{made['sandboxID'][1:]}")
+        assert never.status == 404
+        assert "lost" not in never.json["message"]
+        assert other.send("GET", path).json["message"] == restarting.json["message"].partition(":")[0]
+        gone = raw.daemon(made, "/process.Process/List", {})
+        assert gone.status == 502
+        assert "was not found" in gone.json["message"]
+        assert raw.create()["sandboxID"] != made["sandboxID"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, LeaseLost, SandboxGone, SandboxPaused
-from dutyfree.server.access import Access, Unauthorized
+from dutyfree.server.access import Access, LostLease, Unauthorized
 from dutyfree.server.e2b import connect, filesystem, identity, process, transfer, watching
 from dutyfree.server.e2b.accounts import Accounts
 from dutyfree.server.e2b.connect import Decoder, JsonObject
@@ -52,7 +52,7 @@ FRESH: Final = frozenset(
 )
 """Paths whose answers depend on what other gateways may have done to the lease."""
 MAX_BOXES: Final = 4096
-_GONE: Final = (LeaseLost, SandboxGone)
+_GONE: Final = (LeaseLost, LostLease, SandboxGone)
 
 
 class E2BApp:

@@ -9,7 +9,7 @@ from typing import Final
 from dutyfree.client.box import Box
 from dutyfree.errors import InvalidRequest, LeaseLost, SandboxGone
 from dutyfree.model import Egress
-from dutyfree.server.access import Access
+from dutyfree.server.access import Access, LostLease
 from dutyfree.server.e2b import forms, identity
 from dutyfree.server.e2b.connect import JsonObject
 from dutyfree.server.e2b.create import read_creation, read_timeout
@@ -84,6 +84,8 @@ class ControlPlane:
             await handler(request, owner, sandbox_id)
         except (LeaseLost, SandboxGone):
             raise sandbox_not_found(sandbox_id) from None
+        except LostLease:
+            raise sandbox_not_found(sandbox_id, ": it was lost when its node ended unexpectedly") from None
 
     async def _owner(self, request: Request) -> str:
         token = request.header(b"x-api-key")
@@ -219,7 +221,7 @@ class ControlPlane:
         for sandbox_id in ids:
             try:
                 found[sandbox_id] = await self._metric(await self._box(owner, sandbox_id))
-            except (LeaseLost, SandboxGone):
+            except (LeaseLost, LostLease, SandboxGone):
                 continue
         await request.answer_json({"sandboxes": found})
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host
-from dutyfree.codec.values import text
-from dutyfree.errors import LeaseLost, Unauthenticated
+from dutyfree.codec.values import optional, text
+from dutyfree.errors import LeaseLost, SubstrateFailed, Unauthenticated
 from dutyfree.leases.table import Lease
 from dutyfree.remote.host import RemoteHost, connection_of
-from dutyfree.server.access import Unauthorized, no_lease
+from dutyfree.server.access import LostLease, Unauthorized, no_lease
 
 TRUSTED_S: Final = 1.0
 """How long a token that was valid is not asked about again: so long may a revoked one still work."""
@@ -68,18 +68,32 @@ class NodeAccess:
         await connection_of(self._host).wait_lost()
 
     async def box(self, owner: str, lease_id: str) -> Box:
-        """The box of a lease of this owner. Raises LeaseLost."""
-        box = await self.box_of_any_owner(lease_id)
+        """The box of a lease of this owner. Raises LeaseLost, and LostLease for one that ended with its node."""
+        try:
+            box = await self.box_of_any_owner(lease_id)
+        except LostLease as lost:
+            if await self._owner_of_lost(lease_id) == owner:
+                raise
+            raise no_lease(lease_id) from lost
         if box.lease.owner != owner:
             raise no_lease(lease_id)
         return box
 
     async def box_of_any_owner(self, lease_id: str) -> Box:
-        """The box of a lease. Raises LeaseLost."""
+        """The box of a lease. Raises LeaseLost, and LostLease for one that ended with its node."""
         try:
             return await self._host.get(lease_id)
         except LeaseLost:
             raise no_lease(lease_id) from None
+        except SubstrateFailed as error:  # or the node is being started again
+            if await self._owner_of_lost(lease_id) is None:
+                raise
+            raise LostLease(error.message) from None
+
+    async def _owner_of_lost(self, lease_id: str) -> str | None:
+        """Whose lease it was; None for one that was not lost."""
+        answer, _ = await connection_of(self._host).call("lost", lease=lease_id)
+        return answer.required("owner", optional(text))
 
     async def leases(self, owner: str, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this owner that have all of these labels."""

@@ -20,6 +20,7 @@ from dutyfree.protocol.results import read_files
 from dutyfree.server.node import box_calls
 from dutyfree.server.node.attached import AttachedBox
 from dutyfree.server.node.caller import Caller
+from dutyfree.server.node.state import LOST
 from dutyfree.tables import Table
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Calls:
             "bill": self._bill,
             "leave": self._leave,
             "authenticate": self._authenticate,
+            "lost": self._lost,
             "image.exists": self._image_exists,
             "snapshot.save": self._save,
             "snapshot.discard": self._discard,
@@ -190,6 +192,13 @@ class Calls:
         if not caller.identity.is_gateway or not self._node.authenticate(arguments.required("token", text)).is_operator:
             raise Unsupported("metrics are for operators", hint="`dutyfree token create NAME --operator`")
         return self._node.status(), b""
+
+    async def _lost(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        """For gateways: whose lease it was, if an earlier life of the node has left it behind."""
+        if not caller.identity.is_gateway:
+            raise Unsupported("only gateways ask for leases of others")
+        record = self._node.records.find(arguments.required("lease", text))
+        return {"owner": record.owner if record is not None and record.how == LOST else None}, b""
 
     async def _image_exists(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
         return {"exists": await self._node.has_image(arguments.required("name", text))}, b""
