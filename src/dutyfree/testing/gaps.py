@@ -51,8 +51,8 @@ KNOWN_GAPS = (
     ),
     KnownGap("hosted-exec", "run.signal", "the SDK's commands run in bash, which gives 128 + N for signal N"),
     *(
-        KnownGap("hosted-exec", f"files.{check}", "the SDK transfers files, not directories")
-        for check in ("tree", "tree-into", "download-links", "download-limit")
+        KnownGap("hosted-exec", f"files.{check}", "the SDK downloads files, not directories")
+        for check in ("tree", "download-links", "download-limit")
     ),
     *(
         KnownGap(

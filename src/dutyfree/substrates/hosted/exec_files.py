@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import shlex
+import tarfile
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from e2b import CommandExitException
 from e2b import exceptions as e2b
@@ -105,11 +108,22 @@ class ExecFiles(Files):
 
     async def upload(self, local: FilePath, path: FilePath, *, timeout_s: float = DEFAULT_TRANSFER_TIMEOUT_S) -> None:
         here = Path(path_text("local", local))
-        if not await asyncio.to_thread(here.is_file):
-            raise Unsupported("the SDK uploads files, not directories", hint="the path `guest` does")
-        async with self._call("upload", path, timeout_s) as (files, name):
-            with await asyncio.to_thread(here.open, "rb") as content:
+        if await asyncio.to_thread(here.is_dir):
+            await self._upload_tree(here, path_text("path", path), timeout_s)
+            return
+        with await asyncio.to_thread(_opened, here) as content:
+            async with self._call("upload", path, timeout_s) as (files, name):
                 await files.write(name, content, user=self._user, request_timeout=timeout_s)
+
+    async def _upload_tree(self, here: Path, path: str, timeout_s: float) -> None:
+        """The SDK has files alone: a tar goes in as one, and a command unpacks it."""
+        packed = f"/tmp/.dutyfree-{secrets.token_hex(8)}.tar"
+        with tempfile.TemporaryFile() as archive:
+            await asyncio.to_thread(_pack, here, archive)
+            async with self._call("upload", path, timeout_s) as (files, _):
+                await files.write(packed, archive, user=self._user, request_timeout=timeout_s)
+        unpack = f"mkdir -p -- {shlex.quote(path)} && tar -xpf {packed} --no-same-owner -C {shlex.quote(path)}"
+        await self._command("upload", path, f"{unpack}; c=$?; rm -f {packed}; exit $c", timeout_s)
 
     async def download(
         self,
@@ -164,6 +178,23 @@ class ExecFiles(Files):
                 await handle.wait()
             except CommandExitException as error:
                 raise FileFailed.refused(what, name, _errno(error.stderr or "")) from error
+
+
+def _opened(here: Path) -> BinaryIO:
+    try:
+        return here.open("rb")
+    except OSError as error:
+        raise FileFailed.refused("read", str(here), error.errno or errno.EIO) from error
+
+
+def _pack(here: Path, archive: IO[bytes]) -> None:
+    try:
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for entry in sorted(here.iterdir()):
+                tar.add(entry, arcname=entry.name)
+    except OSError as error:
+        raise FileFailed.refused("read", str(here), error.errno or errno.EIO) from error
+    archive.seek(0)
 
 
 def _refusal(what: str, name: str, error: Exception) -> DutyfreeError:

@@ -97,9 +97,13 @@ class HostedSubstrate(EngineSubstrate):
         self._template = template
         self._user = user
         self._stdin = stdin
+        if (
+            sandbox_url is None and domain is None
+        ):  # a service without a domain has its sandboxes behind its one address
+            sandbox_url = os.environ.get("E2B_SANDBOX_URL") or api_url
         self._connection = {
             "api_url": api_url,
-            "sandbox_url": sandbox_url or (None if api_url is None else os.environ.get("E2B_SANDBOX_URL") or api_url),
+            "sandbox_url": sandbox_url,
             "domain": domain,
             "api_key": api_key,
         }

@@ -204,3 +204,8 @@ def test_json_that_is_no_study_is_refused(value: object) -> None:
         with suppress(InvalidRequest):
             read = study_from_json(changed, "here")
             assert json.loads(json.dumps(study_as_json(read))) == changed or value is None
+
+
+def test_a_key_is_no_option_of_an_arm() -> None:
+    with pytest.raises(InvalidRequest, match="would be written into the results"):
+        arm_from_words("hosted:api_key=e2b_secret")
