@@ -125,7 +125,8 @@ async def stream_input(call: Call, chunks: AsyncIterator[bytes]) -> JsonObject:
 
 async def send_signal(call: Call, body: JsonObject) -> JsonObject:
     """Signal a process; SIGKILL ends its whole tree."""
-    signal = _SIGNALS.get(body.get("signal", ""))
+    given = body.get("signal")
+    signal = _SIGNALS.get(given) if isinstance(given, str | int) else None
     if signal is None:
         raise InvalidRequest("signal must be SIGNAL_SIGTERM or SIGNAL_SIGKILL")
     process = call.box.process((await find(call, body)).id)
