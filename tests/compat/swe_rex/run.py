@@ -30,7 +30,7 @@ KNOWN = {
     "test_read_large_file": "writes the file on the client's machine",
     "test_interrupt_pager": "sessions have no terminal, so that `less` does not wait",
 }
-EXAMPLE = ROOT / "examples" / "mini_swe_agent" / "attrs_over_swe_rex.py"
+EXAMPLE = ROOT / "examples" / "mini_swe_agent" / "mend_attrs.py"
 
 
 async def serve(port: int) -> None:
@@ -84,7 +84,7 @@ def run_tests(python: Path, directory: Path, environment: dict[str, str]) -> lis
 
 def run_agent(python: Path, port: int, environment: dict[str, str]) -> list[str]:
     """Run mini-swe-agent; returns what is not as it should be."""
-    command = [python, EXAMPLE, f"http://127.0.0.1:{port}", f"{TOKEN}/agent"]
+    command = [python, EXAMPLE, "swe-rex", f"http://127.0.0.1:{port}", f"{TOKEN}/agent"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     ended = re.search(r"^(\d+) commands, Submitted:\n(?:.*\n)*.*attribute\.name in names", done.stdout, re.MULTILINE)
     if done.returncode != 0 or ended is None:

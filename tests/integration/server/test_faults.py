@@ -47,7 +47,7 @@ class NodeProcess:
         self.process = await asyncio.create_subprocess_exec(sys.executable, *words, **pipes)
         assert self.process.stdout is not None
         while (line := (await asyncio.wait_for(self.process.stdout.readline(), 60)).decode().strip()) != "ready":
-            assert line.startswith("df_"), "the node did not start"
+            assert line.startswith("e2b_"), "the node did not start"
             self.token = line
 
     async def kill(self) -> None:

@@ -128,7 +128,8 @@ class State:
         leases_per_minute: int | None = None,
     ) -> str:
         """A new token, which is shown this once. Raises InvalidRequest for a name that is taken."""
-        token = f"df_{secrets.token_urlsafe(32)}"
+        # Some versions of E2B's SDKs refuse keys that do not look like E2B's.
+        token = f"e2b_{secrets.token_hex(32)}"
         values = (name, owner, _hash(token), time.time(), is_operator, max_sandboxes, leases_per_minute)
         with _explained(self._path):
             try:

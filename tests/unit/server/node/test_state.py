@@ -30,7 +30,7 @@ def test_a_token_is_shown_once_and_stored_nowhere(path: Path) -> None:
     state.close()
     stored = b"".join(each.read_bytes() for each in path.parent.iterdir())
     assert token.encode() not in stored
-    assert token.removeprefix("df_").encode() not in stored
+    assert token.removeprefix("e2b_").encode() not in stored
     assert path.stat().st_mode & 0o077 == 0
 
 
