@@ -88,7 +88,10 @@ class OverE2B(LocalEnvironment):
 
     def prepare(self, stage: Stage) -> None:
         for file in stage.files:
-            self._box.files.write(target_of(file.target), Path(file.source).read_bytes())
+            source, target = Path(file.source), target_of(file.target)
+            for each in (source, *source.rglob("*")):
+                if each.is_file():
+                    self._box.files.write(str(Path(target) / each.relative_to(source)), each.read_bytes())
         for line in stage.run:
             self._box.commands.run(line, timeout=120)
 
