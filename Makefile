@@ -13,7 +13,7 @@ STEP := scripts/step
 BESIDE := -n 3 --dist loadgroup -m 'not alone'
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit conformance hosts rootless docs-test test suites compat bench bench-all bench-engines clean
+.PHONY: setup packages few-packages native engines lint sync sanitize fuzz unit conformance hosts rootless docs-test test suites compat compat-swe-rex bench bench-all bench-engines clean
 
 setup: packages $(READY)
 
@@ -103,6 +103,10 @@ test:
 suites: native
 	$(BIN)/python tests/suites $(SUITES)
 
+# swe-rex's own tests, and mini-swe-agent on a bug of attrs, against the SWE-ReX face. Needs the package registries.
+compat-swe-rex: native
+	$(BIN)/python -W ignore::dutyfree.errors.UnenforcedWarning tests/compat/swe_rex/run.py
+
 # Which versions of E2B's SDKs pass which checks against the E2B face: a table. Needs the package registries.
 compat: native
 	PYTHONPATH=tests $(BIN)/python -W ignore::dutyfree.errors.UnenforcedWarning -m compat
@@ -119,6 +123,7 @@ bench-all: native
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py
 	$(BIN)/python benchmarks/background.py
+	$(BIN)/python benchmarks/e2b_face.py
 	$(BIN)/python benchmarks/grpo.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulation.py

@@ -27,6 +27,8 @@ import dutyfree
 from cells import ratio_of_medians
 
 HERE = "this process"
+ECHO = "an echo of another process"
+"""The least that a second process can cost: one line to it over a unix socket, and one back."""
 Measure = Callable[[], Awaitable[Any]]
 
 
@@ -45,6 +47,39 @@ async def serving(directory: Path, *arguments: str) -> AsyncIterator[dict[str, A
             yield {**json.loads(line), "pid": server.pid}
         finally:
             server.terminate()
+
+
+@asynccontextmanager
+async def echoing(path: Path) -> AsyncIterator[Measure]:
+    """A process that sends each line back, and one round trip to it."""
+    program = (
+        "import asyncio, sys\n"
+        "class Echo(asyncio.Protocol):\n"
+        "    def connection_made(self, transport): self.transport = transport\n"
+        "    def data_received(self, data): self.transport.write(data)\n"
+        "async def main():\n"
+        "    server = await asyncio.get_running_loop().create_unix_server(Echo, sys.argv[1])\n"
+        "    print('up', flush=True)\n"
+        "    await server.serve_forever()\n"
+        "asyncio.run(main())\n"
+    )
+    echo = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    assert echo.stdout is not None
+    await echo.stdout.readline()
+    reader, writer = await asyncio.open_unix_connection(path)
+
+    async def once() -> None:
+        writer.write(b"x" * 100)
+        await reader.readexactly(100)
+
+    try:
+        yield once
+    finally:
+        writer.close()
+        echo.terminate()
+        await echo.wait()
 
 
 async def contender(stack: AsyncExitStack, host: dutyfree.Host) -> dict[str, Measure]:
@@ -72,10 +107,14 @@ async def measure(blocks: int, rounds: int) -> dict[str, dict[str, list[float]]]
             }
             measures = {name: await contender(stack, host) for name, host in hosts.items()}
             kinds = list(measures[HERE])
-            times: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in hosts} for kind in kinds}
+            measures[ECHO] = {"session": await stack.enter_async_context(echoing(Path(place, "echo")))}
+            names = list(measures)
+            times: dict[str, dict[str, list[float]]] = {
+                kind: {name: [] for name in names if kind in measures[name]} for kind in kinds
+            }
             for block in range(blocks + 2):
                 for kind in rng.sample(kinds, len(kinds)):
-                    for name in rng.sample(list(hosts), len(hosts)):
+                    for name in rng.sample(list(times[kind]), len(times[kind])):
                         start_s = time.perf_counter()
                         for _ in range(rounds):
                             await measures[name][kind]()
@@ -103,7 +142,7 @@ def main() -> None:
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for row in rows:
-        print(f"{row['measure']:20} {row['contender']:20} {row['p50_ms']:8.3f} ms"
+        print(f"{row['measure']:20} {row['contender']:26} {row['p50_ms']:8.3f} ms"
               f"  {row['ratio']:5.2f} ({row['low']:.2f}-{row['high']:.2f})")  # fmt: skip
 
 

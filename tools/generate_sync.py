@@ -259,8 +259,7 @@ def held_by(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
     if not isinstance(returns, ast.Subscript):
         return None
     is_manager = ast.unparse(returns.value) == "AbstractAsyncContextManager"
-    is_block = has_decorator(node, "asynccontextmanager") or has_decorator(node, "lease_block")
-    return returns.slice if is_manager or is_block else None
+    return returns.slice if is_manager or has_decorator(node, "asynccontextmanager") else None
 
 
 def has_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

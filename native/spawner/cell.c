@@ -226,9 +226,11 @@ static void kill_and_thaw(const struct cell *cell) {
     }
 }
 
-void cell_kill(uint64_t number) {
+void cell_kill(uint64_t number, bool ending) {
     struct cell *cell = slot_of(number, false);
-    if (cell && cell->pid > 0) kill_and_thaw(cell);
+    if (!cell || cell->pid <= 0) return;
+    cell->ending = ending;
+    kill_and_thaw(cell);
 }
 
 void cells_kill(void) {
@@ -252,6 +254,7 @@ static void process_ended(struct spawner *spawner, pid_t pid, int status) {
         if (cell->removing) continue;
         cell->exit_status = status;
         cell->ended_ms = now_ms();
+        if (cell->ending) continue; /* each reply wakes the host, and it waits for the next one */
         reply_number(spawner, REPLY_DIED, cell->number, TAG_STATUS, (uint64_t)(unsigned)status);
     }
 }

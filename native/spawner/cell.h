@@ -28,6 +28,7 @@ struct cell {
     bool frozen;    /* not a cell but the writable space of one, shown at FROZEN/number */
     uint64_t origin; /* of a frozen space: the cell that it was of */
     bool pausable;  /* one of its cgroups may be frozen */
+    bool ending;    /* the host waits for its exit alone: its death is not reported */
     bool image;     /* its writable space is a file system on a disk of its own */
     int kept;       /* its writable space, a mount that is nowhere yet; -1 for none */
     int root;       /* of a cell whose space was frozen: a child unmounts its root, which takes long; -1 for none */

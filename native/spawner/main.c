@@ -95,7 +95,7 @@ static void request_for_cell(struct spawner *spawner, enum request kind, const u
         else if (field.tag == OP_FROZEN && arguments_of(&field, 1, &a, &step)) frozen = number_of(a.text[0]);
         else if (field.tag == OP_CGROUP) group = field;
     }
-    if (kind == REQUEST_KILL) cell_kill(cell);
+    if (kind == REQUEST_KILL || kind == REQUEST_END) cell_kill(cell, kind == REQUEST_END);
     else if (kind == REQUEST_FREEZE) cell_freeze(spawner, cell, frozen);
     else if (kind == REQUEST_HOLD) cell_hold(spawner, cell, frozen, &group);
     else cell_drop(frozen);
@@ -127,6 +127,7 @@ static bool serve(struct spawner *spawner) {
     case REQUEST_PREPARE: prepare(spawner, fields, length); break;
     case REQUEST_SPAWN: cell_spawn(spawner, fields, length, given[0]); break;
     case REQUEST_KILL:
+    case REQUEST_END:
     case REQUEST_FREEZE:
     case REQUEST_DROP:
     case REQUEST_HOLD: request_for_cell(spawner, message[0], fields, length); break;

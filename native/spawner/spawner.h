@@ -33,7 +33,7 @@ enum {
 
 /* Messages: a kind in the first byte, then fields. */
 enum request { REQUEST_PREPARE = 1, REQUEST_SPAWN = 2, REQUEST_KILL = 3, REQUEST_FREEZE = 4, REQUEST_DROP = 5,
-               REQUEST_HOLD = 6 };
+               REQUEST_HOLD = 6, REQUEST_END = 7 }; /* end: kill, without a reply when it died, only when it exited */
 enum reply { REPLY_PREPARED = 65, REPLY_SPAWNED = 66, REPLY_FAILED = 67, REPLY_EXITED = 68, REPLY_FROZEN = 69,
              REPLY_DIED = 70 }; /* its processes are dead, and only then, once all that it held is given back: exited */
 enum reply_tag { TAG_CELL = 1, TAG_PID = 2, TAG_ERRNO = 3, TAG_STEP = 4, TAG_STATUS = 5 };
@@ -169,7 +169,7 @@ struct spawner {
     struct rlimit files; /* how many descriptors a cell's processes may have; ours are more */
 };
 void cell_spawn(struct spawner *spawner, const uint8_t *fields, size_t length, int stream);
-void cell_kill(uint64_t number);
+void cell_kill(uint64_t number, bool ending);
 /* Shows the cell's writable space at FROZEN/frozen, to be read, and to be a layer of others once the cell is dead. It
  * inherits the cell's scratch directory, however that dies. */
 void cell_freeze(struct spawner *spawner, uint64_t number, uint64_t frozen);

@@ -117,7 +117,7 @@ def data_bytes(name: str, value: bytes | str) -> bytes:
 
 def table(name: str, value: Mapping[K, V]) -> Mapping[K, V]:
     """A mapping. Its content is not looked at."""
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidRequest(f"{name} is a {type(value).__name__}; it must be a mapping such as a dict")
     return value
 

@@ -89,7 +89,9 @@ from dutyfree.substrates.options import (
     DockerOptions,
     FakeOptions,
     GVisorOptions,
+    HostedOptions,
     MicroVMOptions,
+    ServerOptions,
     VMOptions,
 )
 
@@ -156,11 +158,27 @@ def local(
 ) -> LocalHost: ...
 @overload
 def local(
+    substrate: Literal["hosted"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[HostedOptions],
+) -> LocalHost: ...
+@overload
+def local(
     substrate: Literal["fake"],
     *,
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
 ) -> LocalHost: ...
 @overload
 def local(
@@ -787,14 +805,17 @@ class Box:
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
         `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
-        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
-        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
+        all that it writes is stdout, and `Process.resize` changes the size. With `reader_wait_s`, a process whose
+        unread output fills what is kept waits for its reader, until that long after the last `Process.read`; without,
+        the oldest output is lost. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         return Process(
             self._portal.call(
@@ -808,6 +829,7 @@ class Box:
                     user=user,
                     merge=merge,
                     terminal=terminal,
+                    reader_wait_s=reader_wait_s,
                 )
             ),
             self._portal,
@@ -873,7 +895,7 @@ class Box:
 
     def kept_session(self, name: str) -> Session:
         """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
-        return Session(self._portal.get(lambda: self._inner.kept_session(name)), self._portal)
+        return Session(self._portal.call(lambda: self._inner.kept_session(name)), self._portal)
 
     @contextmanager
     def terminal(

@@ -49,6 +49,11 @@ class Serving:
         """All that its processes have written to standard error."""
         return (self.directory / "log").read_text()
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Where its E2B face is, as options of the substrate `hosted`."""
+        return {"api_url": self.http, "sandbox_url": self.http, "api_key": self.token}
+
     def make_token(self, name: str, *options: str) -> str:
         """A further token, by the command."""
         return dutyfree("token", "create", name, "--directory", str(self.directory), *options).stdout.strip()

@@ -24,7 +24,7 @@ class SessionTable:
 
     async def keep(self, name: str, open_session: Callable[[], Awaitable[Session]]) -> Session:
         """Open a session under a new name. Raises InvalidRequest if one of that name lives, and CapacityError."""
-        name = _checked(name)
+        name = check_name(name)
         self._forget_ended()
         if name in self._sessions:
             hint = "kept_session finds it; close it to open another one under its name"
@@ -43,7 +43,7 @@ class SessionTable:
     def get(self, name: str) -> Session:
         """The session of that name. Raises InvalidRequest if there is none, or if its shell has ended."""
         self._forget_ended()
-        session = self._sessions.get(_checked(name))
+        session = self._sessions.get(check_name(name))
         if session is None:
             raise InvalidRequest(f"there is no session {name!r} in this sandbox", hint="open one with keep_session")
         return session
@@ -82,7 +82,8 @@ class KeptSession(Session):
         await self._inner.close()
 
 
-def _checked(name: str) -> str:
+def check_name(name: str) -> str:
+    """The name of a kept session. Raises InvalidRequest."""
     if not 1 <= len(text("the name of a session", name)) <= MAX_NAME_CHARACTERS:
         raise InvalidRequest(
             f"the name of a session has {len(name)} characters; 1 to {MAX_NAME_CHARACTERS} are allowed"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
+from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, seconds, table, text, whole, wrong
 from dutyfree.client.action_log import ActionLog, LoggedSession
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
+from dutyfree.client.dropped import warn_of_dropped_box
 from dutyfree.client.git import BoxGit
 from dutyfree.client.keeper import LeaseKeeper
 from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
@@ -54,7 +55,9 @@ class Box:
     fails is no error: its exit code is part of the observation.
     """
 
-    def __init__(self, grant: Grant, keeper: LeaseKeeper) -> None:
+    def __init__(self, grant: Grant, keeper: LeaseKeeper, *, warns: bool = False) -> None:
+        """With `warns`, a box that is dropped while its lease lasts gives a warning."""
+        self._warns = warns
         self._grant = grant
         self._keeper = keeper
         self._fence = grant.fence
@@ -67,13 +70,16 @@ class Box:
         self._forks: list[Box] = []
         self._files = self._fenced(self._sandbox)
         self._log: ActionLog | None = None
-        self._warning: weakref.finalize[..., Box] | None = None
 
     def detach(self) -> str:
         """Let the lease go on without this box, which may be dropped now. Returns the id for `host.get`."""
-        if self._warning is not None:
-            self._warning.detach()
+        self._warns = False
         return self.lease.id
+
+    def __del__(self) -> None:
+        # Not at the interpreter's exit, when the host ends all its leases anyway.
+        if self._warns and not self._fence.gone and not sys.is_finalizing():
+            warn_of_dropped_box(self._grant.lease.id)
 
     @property
     def id(self) -> str:
@@ -183,14 +189,17 @@ class Box:
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
         `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
-        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
-        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
+        all that it writes is stdout, and `Process.resize` changes the size. With `reader_wait_s`, a process whose
+        unread output fills what is kept waits for its reader, until that long after the last `Process.read`; without,
+        the oldest output is lost. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         limit_s = MAX_TIMEOUT_S if timeout_s is None else timeout_s
         if not isinstance(stdin, bool):
@@ -198,11 +207,12 @@ class Box:
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
         size = None if terminal is None else terminal_size(terminal)
+        wait_s = reader_wait_s and seconds("reader_wait_s", reader_wait_s, most_s=MAX_TIMEOUT_S)
         no_input = None if stdin or size is not None else b""
         action = self._action(command, limit_s, cwd, env, no_input, UNLIMITED_BYTES, user, merge)
         await asyncio.sleep(0)  # others have their turn between the starts of a caller that starts hundreds
         self._fence.check()
-        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size)
+        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size, wait_s)
         if self._log is not None:
             await self._log.started(action.command, f"runs in the background as {process.id}")
         return Process(process, self._fence)
@@ -273,7 +283,7 @@ class Box:
             inner = await self._grant.processes(self._sandbox).sessions.keep(name, opening)
         return self._fenced_session(inner)
 
-    def kept_session(self, name: str) -> Session:
+    async def kept_session(self, name: str) -> Session:
         """A session of `keep_session` by its name. Raises InvalidRequest if there is none, or its shell has ended."""
         self._fence.check()
         return self._fenced_session(self._grant.processes(self._sandbox).sessions.get(name))
@@ -473,6 +483,9 @@ class Box:
             return  # the lease has ended, and another tenant may have the sandbox
         forks: Sequence[Box | Sandbox] = self._forks if self._is_fork else self._fence.forks
         self._forks = []
+        await self._destroy_with(forks)
+
+    async def _destroy_with(self, forks: Sequence[Box | Sandbox]) -> None:
         was_counted = self._is_fork and self._sandbox.alive
         error = await destroy_all(self._sandbox, forks, self._grant)
         if was_counted:
@@ -538,3 +551,9 @@ class Box:
 def inside(box: Box) -> tuple[Grant, Sandbox]:
     """The grant of a box, and its sandbox without the fence: for a server, whose clients do what a box does."""
     return box._grant, box._sandbox
+
+
+async def destroy_alone(box: Box) -> None:
+    """Destroy the sandbox of a box and none of its forks: for a server, whose clients may use them as sandboxes."""
+    if not box._fence.gone:
+        await box._destroy_with(())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from dutyfree.checked import FilePath
 from dutyfree.client.box import Box
-from dutyfree.client.dropped import lease_block, warn_of_dropped_block
+from dutyfree.client.lease_block import LeaseBlock
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
 from dutyfree.leases.table import Lease
@@ -186,8 +187,7 @@ class Host(ABC):
         has printed, or built-in ones. Raises InvalidRequest for another file, and for a host that was never open.
         """
 
-    @lease_block
-    async def lease(
+    def lease(
         self,
         image: Recipe | Image | str | None = None,
         *,
@@ -210,10 +210,11 @@ class Host(ABC):
         timeout_s: float | None = None,
         ttl_s: float | None = None,
         strict: bool = False,
-    ) -> AsyncIterator[Box]:
+    ) -> AbstractAsyncContextManager[Box]:
         """A box for the length of the block: `acquire`, then `close`. Arguments and errors are those of `acquire`."""
         secrets, secret_files = conceal(secrets), conceal(secret_files)
-        box = await self.acquire(
+        acquire = partial(
+            self.acquire,
             image,
             resources=resources,
             network=network,
@@ -235,13 +236,7 @@ class Host(ABC):
             ttl_s=ttl_s,
             strict=strict,
         )
-        try:
-            yield box
-        except GeneratorExit:
-            warn_of_dropped_block()
-            raise
-        finally:
-            await box.close()
+        return LeaseBlock(acquire)
 
     @abstractmethod
     def group(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
 from dutyfree.client.box import Box
-from dutyfree.client.dropped import watch_box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.client.specs import spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
@@ -56,7 +55,9 @@ if TYPE_CHECKING:
         DockerOptions,
         FakeOptions,
         GVisorOptions,
+        HostedOptions,
         MicroVMOptions,
+        ServerOptions,
         VMOptions,
     )
 
@@ -106,11 +107,27 @@ def local(
 ) -> LocalHost: ...
 @overload
 def local(
+    substrate: Literal["hosted"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[HostedOptions],
+) -> LocalHost: ...
+@overload
+def local(
     substrate: Literal["fake"],
     *,
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[FakeOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["server"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[ServerOptions],
 ) -> LocalHost: ...
 @overload
 def local(
@@ -404,9 +421,7 @@ class LocalHost(Host):
             except BaseException:  # Unsupported, or a warning that the program's filters make an error
                 await leasing.pool.withdraw(grant)
                 raise
-        box = Box(grant, leasing.pool)
-        watch_box(box, grant.fence, grant.lease.id)
-        return box
+        return Box(grant, leasing.pool, warns=True)
 
     def bill(self, *, advice: str | Path | None = None) -> Bill:
         if self._billed is None:

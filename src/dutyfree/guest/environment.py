@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from dutyfree.model.environment import CheckedEnvironment
@@ -24,14 +24,14 @@ class Environment:
     """A sandbox's default environment, to which each action adds its own entries."""
 
     def __init__(self, defaults: Mapping[str, str]) -> None:
-        self._defaults = dict(defaults)
+        self._defaults = defaults
         self._shared: tuple[CheckedEnvironment | None, tuple[bytes, ...]] = (None, ())
         """The last entries that many actions have in common, encoded over the defaults."""
 
     @cached_property
-    def _encoded(self) -> tuple[bytes, ...]:
-        """The defaults alone: actions of a lease always add to them."""
-        return SharedEntries.of(_entries(self._defaults))
+    def _encoded(self) -> SharedEntries:
+        """The defaults alone."""
+        return _shared(tuple(self._defaults.items()))
 
     @cached_property
     def of_users(self) -> Environment:
@@ -44,17 +44,28 @@ class Environment:
             return self._encoded
         if len(additions) == 1 and isinstance(additions[0], CheckedEnvironment):
             if self._shared[0] is not additions[0]:
-                entries = _entries({**self._defaults, **additions[0]})
-                self._shared = (additions[0], SharedEntries.of(entries))
+                self._shared = (additions[0], self._with(additions[0]))
             return self._shared[1]
         merged = dict(self._defaults)
         for addition in additions:
             merged.update(addition)
         return _entries(merged)
 
+    def _with(self, own: CheckedEnvironment) -> tuple[bytes, ...]:
+        """The defaults, and over them the entries of one lease, encoded for all its actions."""
+        if own.keys().isdisjoint(self._defaults):  # mostly: then the defaults are those of all leases
+            return self._encoded.followed_by(_entries(own))
+        return SharedEntries.of(_entries({**self._defaults, **own}))
+
     def terminal_entries(self, addition: Mapping[str, str]) -> tuple[bytes, ...]:
         """The same for a terminal, with a TERM that all other entries override."""
         return _entries({**TERMINAL_ENVIRONMENT, **self._defaults, **addition})
+
+
+@lru_cache(maxsize=64)
+def _shared(defaults: tuple[tuple[str, str], ...]) -> SharedEntries:
+    """The entries of an image, encoded once for all sandboxes that start from it."""
+    return SharedEntries.of(_entries(dict(defaults)))
 
 
 def _entries(environment: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import time
 from typing import Final
@@ -46,31 +47,18 @@ class ActionExchange(Exchange):
         self._error: DutyfreeError | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._backstop: asyncio.TimerHandle | None = None
-        self._deadline_s = 0.0
-        self._look_s = 0.0
-        """When the backstop is looked at next: the deadline, or later."""
 
     def arm(self, seconds: float) -> None:
         """End the channel if the action has not ended after `seconds`."""
-        self._deadline_s = self._loop.time() + seconds
-        self._look_at(self._deadline_s)
+        self.deadline_s = self._loop.time() + seconds
+        self.channel.watch(self.deadline_s)
 
     def extend(self, seconds: float) -> None:
-        if self._backstop is not None:
-            self._deadline_s += seconds
-            self._look_at(max(self._deadline_s, self._loop.time() + BACKSTOP_GRACE_S))
-
-    def _look_at(self, time_s: float) -> None:
-        self.disarm()
-        self._look_s = time_s
-        self._backstop = self._loop.call_at(time_s, self._overdue)
+        self.deadline_s = max(self.deadline_s + seconds, self._loop.time() + BACKSTOP_GRACE_S)
 
     def disarm(self) -> None:
         """Wait for the end without a deadline."""
-        if self._backstop is not None:
-            self._backstop.cancel()
-            self._backstop = None
+        self.deadline_s = math.inf
 
     def abandon(self) -> None:
         """Kill the action's process tree and ignore its further output. Idempotent."""
@@ -143,10 +131,10 @@ class ActionExchange(Exchange):
         self.withdraw_input()
         self.wake()
 
-    def _overdue(self) -> None:
-        if self.channel.standing_still or self._loop.time() - self._look_s > _LATE_S:
+    def overdue(self) -> None:
+        if self.channel.standing_still or self._loop.time() - self.deadline_s > _LATE_S:
             # The guest was paused, or this loop was late: the end of the action may be waiting to be read.
-            self._look_at(self._loop.time() + BACKSTOP_GRACE_S)
+            self.arm(BACKSTOP_GRACE_S)
         else:
             self.channel.fail(DeadlineExceeded("the guest did not end an action in time"))
 
@@ -262,12 +250,12 @@ class Streamed(ActionExchange):
             self.grant(self._owed_bytes)
         self._owed_bytes = 0
 
-    def _overdue(self) -> None:
+    def overdue(self) -> None:
         if self._backlog:
             # The guest cannot end the action before its output was taken: the reader is late, not the guest.
             self.arm(BACKSTOP_GRACE_S)
         else:
-            super()._overdue()
+            super().overdue()
 
 
 class Opened(ActionExchange):

@@ -58,9 +58,9 @@ class GuestSandbox(Sandbox):
         self._runner = Runner(sandbox_id, channel, env=env, cwd=cwd, limits=limits, on_span=on_span, one_user=one_user)
         self.files = GuestFiles(self._runner, refusal_hint)
         self._unenforced = unenforced
-        self._give_back = destroy
+        self._give_back: Callable[[], Awaitable[None]] | None = destroy
+        """None once it was called with success: it may refer to this object, and a reference cycle would stay."""
         self._destroying = asyncio.Lock()
-        self._destroyed = False
         self._ports = Ports(self._runner) if ports else None
 
     @property
@@ -129,9 +129,9 @@ class GuestSandbox(Sandbox):
         start_ns = time.monotonic_ns()
         self._runner.channel.close()
         async with self._destroying:
-            if self._destroyed:
+            if self._give_back is None:
                 return
             await self._give_back()
-            self._destroyed = True
+            self._give_back = None
             if self._runner.on_span is not None:
                 self._runner.on_span(Span(Phase.DESTROY, start_ns, time.monotonic_ns(), self.id))

@@ -30,7 +30,7 @@ def check_env(env: Mapping[str, str]) -> None:
     if isinstance(env, CheckedEnvironment):
         return
     for name in table("the environment", env):  # not the values: one may be a secret, and reports of errors show locals
-        if not all(isinstance(each, str) for each in (name, env[name])):
+        if not isinstance(name, str) or not isinstance(env[name], str):  # type: ignore[redundant-expr]
             kind = type(env[name]).__name__
             raise InvalidRequest(f"environment entry {name!r:.80} has a {kind}; names and values must be text (str)")
         if not name or "=" in name or "\0" in name or "\0" in env[name]:

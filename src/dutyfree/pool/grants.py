@@ -137,6 +137,7 @@ class Grants:
         self._billing = billing
         self._reports_wait = reports_wait
         self._records = records
+        self._seals_secrets = stager.snapshots_hold_memory
         self._draining: set[asyncio.Task[None]] = set()
         """What reads the background processes of ended leases, until their sandboxes are reset or destroyed."""
 
@@ -159,9 +160,9 @@ class Grants:
             bound.environment(lease.id, lease.owner),
             self._capabilities,
             self._restore(member, live) if member.made_in != member.state else None,
-            bound.is_secret and self._stager.snapshots_hold_memory,
+            self._seals_secrets and bound.is_secret,
             start_ns,
-            seals_secrets=self._stager.snapshots_hold_memory,
+            seals_secrets=self._seals_secrets,
         )
 
     def _restore(self, member: Member[Wanted], live: LiveSandbox) -> Callable[[Sandbox], Awaitable[None]]:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dutyfree.checked import seconds
 from dutyfree.codec import ERROR, UNENFORCED
 from dutyfree.codec.document import Codec
 from dutyfree.codec.values import flag, given, mapping, natural, number, optional, sequence, text, whole
@@ -34,6 +35,21 @@ def read_user(value: Any) -> User:
 def read_command(value: Any) -> str | tuple[str, ...]:
     """A shell line or an argv."""
     return text(value) if isinstance(value, str) else sequence(text)(value)
+
+
+def write_ttl(ttl_s: float | None) -> dict[str, Any]:
+    """The duration of a lease as arguments of a call: JSON has no infinity. Raises InvalidRequest."""
+    if ttl_s is None:
+        return {}
+    checked_s = seconds("ttl_s", ttl_s, finite=False)
+    return {"forever": True} if math.isinf(checked_s) else {"ttl_s": checked_s}
+
+
+def read_ttl(arguments: Table) -> float | None:
+    """What `write_ttl` was given. Raises InvalidRequest."""
+    if arguments.given("forever", flag, False):
+        return math.inf
+    return arguments.given("ttl_s", optional(number), None)
 
 
 def _write_lease(lease: Lease) -> dict[str, Any]:
@@ -193,7 +209,7 @@ METRICS: Final = Codec("metrics", _write_metrics, _read_metrics)
 
 
 def _write_process(info: ProcessInfo) -> dict[str, Any]:
-    names = ("id", "started_at", "running", "exit_code", "signal", "output_bytes", "lost_bytes", "terminal")
+    names = ("id", "started_at", "running", "exit_code", "signal", "output_bytes", "lost_bytes", "terminal", "watch")
     return {
         **{name: getattr(info, name) for name in names},
         "command": info.command if isinstance(info.command, str) else list(info.command),
@@ -213,6 +229,7 @@ def _read_process(table: Table) -> ProcessInfo:
         output_bytes=table.required("output_bytes", natural),
         lost_bytes=table.required("lost_bytes", natural),
         terminal=table.required("terminal", flag),
+        watch=table.required("watch", flag),
     )
 
 

@@ -2,7 +2,8 @@
 
 A client greets with HELLO and waits for WELCOME; neither belongs to the stream that is resumed. Then it sends CALLs,
 each answered by REPLY or FAILED under the same id, and the frames of actions as it would to a guest. An action that the
-node cannot go on with ends with FAILED. Both sides acknowledge what they received, so that the other need not keep it.
+node cannot go on with ends with FAILED. A client that breaks the rules gets ENDED, and is over. Both sides acknowledge
+what they received, so that the other need not keep it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dutyfree.wire.frames import FROM_GUEST, FROM_HOST, Frame, FrameKind, Rule, 
 VERSION: Final = 1
 UPGRADE_PATH: Final = "/dutyfree/native"
 PROTOCOL: Final = "dutyfree"
+SNAPSHOT_PREFIX: Final = "dutyfree-snapshot:"
+"""How the references of images begin that are snapshots on a node."""
 MAX_GREETING_BYTES: Final = 16 * 1024
 MAX_CALL_BYTES: Final = 32 * 1024 * 1024
 """The files that a lease binds, 16 MiB at most, are in one call."""
@@ -35,6 +38,7 @@ class NodeFrame(IntEnum):
     WELCOME = 97
     REPLY = 98
     FAILED = 99
+    ENDED = 100
 
 
 _ACK: Final = Rule(of_action=False, least_bytes=8, most_bytes=8)
@@ -70,6 +74,7 @@ FROM_NODE: Final[Mapping[int, Rule]] = {
     NodeFrame.ACK: _ACK,
     NodeFrame.REPLY: Rule(of_action=True, least_bytes=_HEAD.size, most_bytes=MAX_CALL_BYTES),
     NodeFrame.FAILED: Rule(of_action=True, most_bytes=MAX_CALL_BYTES),
+    NodeFrame.ENDED: Rule(of_action=False, most_bytes=MAX_GREETING_BYTES),
 }
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
-from dutyfree.checked import FilePath, path_or_none, path_text, table, whole, wrong
+from dutyfree.background.sessions import check_name
+from dutyfree.checked import FilePath, path_or_none, path_text, seconds, table, whole, wrong
+from dutyfree.checked import text as text_given
 from dutyfree.client.box import Box
 from dutyfree.client.egress import BoxEgress
 from dutyfree.client.process import Process, terminal_size
 from dutyfree.codec.values import natural, sequence, text
-from dutyfree.contract import Session
+from dutyfree.contract import Session, SpanListener
 from dutyfree.errors import InvalidRequest, LeaseLost
 from dutyfree.leases.binding import MaskedEnvironment
 from dutyfree.leases.fence import Fence
@@ -20,28 +22,72 @@ from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     DEFAULT_KEEP_OUTPUT_BYTES,
+    Action,
     Command,
     Egress,
     EgressRecord,
+    Phase,
     ProcessInfo,
+    Span,
+    Timing,
     User,
 )
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.environment import CheckedEnvironment
-from dutyfree.protocol.forms import BOX_STATE, EGRESS, EGRESS_RECORD, LEASE, PROCESS, BoxState
+from dutyfree.model.user import check_user
+from dutyfree.pool.billing import Spent
+from dutyfree.protocol.forms import BOX_STATE, EGRESS, EGRESS_RECORD, LEASE, PROCESS, BoxState, write_ttl
 from dutyfree.remote.connection import NodeConnection
 from dutyfree.remote.process import RemoteKeptSession, RemoteProcess
 from dutyfree.remote.sandbox import RemoteSandbox
-from dutyfree.substrates.guarded.parts import GuardedSession
 from dutyfree.tables import Table
+
+
+class RemoteFence(Fence):
+    """It learns from the node that the lease has ended."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, LeaseLost):
+            self.end()
+
+
+class LeaseSpans:
+    """Takes the spans of one lease: adds them up, and passes them on."""
+
+    def __init__(self, on_span: SpanListener | None) -> None:
+        self.spent = Spent()
+        self._on_span = on_span
+
+    def __call__(self, span: Span) -> None:
+        if span.phase is Phase.EXECUTE:
+            self.spent.work_ns += span.end_ns - span.start_ns
+        else:
+            self.spent.tax_ns += span.end_ns - span.start_ns
+        if self._on_span is not None:
+            self._on_span(span)
+
+    def on_timing(self, timing: Timing) -> None:
+        """The three spans of an action, which need not be made if there is no listener."""
+        self.spent.work_ns += timing.execute_ns
+        self.spent.tax_ns += timing.end_ns - timing.start_ns - timing.execute_ns
+        if self._on_span is not None:
+            for span in timing.spans():
+                self._on_span(span)
 
 
 class RemoteGrant:
     """What a `Box` needs of its lease, where the lease is kept by a node."""
 
-    def __init__(self, lease: Lease, sandbox: RemoteSandbox, state: BoxState, uploads: Mapping[str, Any]) -> None:
+    def __init__(
+        self, lease: Lease, sandbox: RemoteSandbox, state: BoxState, uploads: Mapping[str, Any], spent: Spent
+    ) -> None:
         self.lease = lease
         self.sandbox = sandbox
-        self.fence = Fence(lease.id)
+        self.spent = spent
+        self.fence = RemoteFence(lease.id)
         self.state = state
         self.uploads = uploads
         self.env = CheckedEnvironment({})
@@ -87,7 +133,7 @@ class RemoteBox(Box):
 
     async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
         async with self._fence:
-            return await self._connection.call(op, box=self._inside.box, **arguments)
+            return await self._inside.call(op, **arguments)
 
     async def start(
         self,
@@ -101,12 +147,14 @@ class RemoteBox(Box):
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         if not isinstance(stdin, bool):
             raise wrong(
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
         size = None if terminal is None else terminal_size(terminal)
+        wait_s = reader_wait_s and seconds("reader_wait_s", reader_wait_s, most_s=MAX_TIMEOUT_S)
         # Checked here as for every box, so that a wrong value names its argument.
         action = self._action(command, 1.0 if timeout_s is None else timeout_s, cwd, env, None, 0, user, merge)
         answer, _ = await self._call(
@@ -120,6 +168,7 @@ class RemoteBox(Box):
             user=action.user,
             merge=merge,
             terminal=None if size is None else list(size),
+            reader_wait_s=wait_s,
         )
         info = answer.required("process", PROCESS.decode_inner)
         if self._log is not None:
@@ -138,6 +187,8 @@ class RemoteBox(Box):
         keep_output_bytes: int = DEFAULT_KEEP_OUTPUT_BYTES,
         user: User | None = None,
     ) -> Process:
+        if user is not None:
+            check_user(user)
         answer, _ = await self._call(
             "process.watch",
             path=path_text("path", path),
@@ -156,7 +207,7 @@ class RemoteBox(Box):
         return self._process(process_id, None)
 
     def _process(self, process_id: str, info: ProcessInfo | None) -> Process:
-        inner = RemoteProcess(self._connection, self._inside.box, process_id, info)
+        inner = RemoteProcess(self._inside, process_id, info)
         return Process(cast(Any, inner), self._fence)
 
     async def keep_session(
@@ -167,21 +218,27 @@ class RemoteBox(Box):
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> Session:
-        own = {} if env is None else dict(table("env", env))
-        await self._call("session.keep", name=name, cwd=path_or_none("cwd", cwd), env=own, user=user)
-        return self.kept_session(name)
+        # Checked here as for every box, so that a wrong value names its argument.
+        wanted = Action(":", cwd=path_or_none("cwd", cwd), env=self._under(env), user=user)
+        arguments = {"cwd": wanted.cwd, "env": dict(wanted.env), "user": wanted.user}
+        await self._call("session.keep", name=check_name(name), **arguments)
+        return self._kept(name)
 
-    def kept_session(self, name: str) -> Session:
-        """A session of `keep_session` by its name. The node is not asked: the first line raises if there is none."""
-        self._fence.check()
-        return GuardedSession(RemoteKeptSession(self._connection, self._inside.box, name), self._fence)
+    async def kept_session(self, name: str) -> Session:
+        await self._call("session.check", name=check_name(name))
+        return self._kept(name)
+
+    def _kept(self, name: str) -> Session:
+        return self._fenced_session(RemoteKeptSession(self._inside, name))
 
     async def pause(self) -> None:
         async with self._fence:
             await self._inside.pause()
 
     async def set_env(self, changes: Mapping[str, str | Secret | None]) -> None:
-        env = {name: value for name, value in table("changes", changes).items() if not isinstance(value, Secret)}
+        for name in table("changes", changes):
+            text_given("the name of a variable", name)
+        env = {name: value for name, value in changes.items() if not isinstance(value, Secret)}
         secrets = {name: value.reveal() for name, value in changes.items() if isinstance(value, Secret)}
         answer, _ = await self._call("box.env", env=env, secrets=secrets)
         self._remote.state = answer.required("state", BOX_STATE.decode_inner)
@@ -191,14 +248,14 @@ class RemoteBox(Box):
         self._remote.lease = answer.required("lease", LEASE.decode_inner)
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        answer, _ = await self._call("box.renew", ttl_s=ttl_s)
+        answer, _ = await self._call("box.renew", **write_ttl(ttl_s))
         self._remote.lease = answer.required("lease", LEASE.decode_inner)
 
     async def reset(self) -> None:
         async with self._fence:
             await self._inside.reset()
             if not self._is_fork:
-                answer, _ = await self._connection.call("box.state", box=self._inside.box)
+                answer, _ = await self._inside.call("box.state")
                 self._remote.state = answer.required("state", BOX_STATE.decode_inner)
                 await self.upload_all(self._remote.uploads)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dutyfree.errors import DutyfreeError, GuestMisbehaved, LinkFailed, SubstrateFailed
+from dutyfree.errors import DutyfreeError, GuestMisbehaved, InfraFailed, LinkFailed, SandboxGone, SubstrateFailed
 from dutyfree.remote.connection import NodeConnection
 from dutyfree.wire.action_channel import ActionChannel
 from dutyfree.wire.fields import number_field
@@ -74,6 +74,8 @@ class RemoteChannel(ActionChannel):
         if exchange is not None:
             exchange.finished = True
             exchange.failed(error)
+        if isinstance(error, SandboxGone | InfraFailed):  # of the whole sandbox, which the node has destroyed
+            self.fail(error)
 
     def room(self) -> None:
         """The connection has room again."""

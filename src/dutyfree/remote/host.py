@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -40,12 +41,12 @@ from dutyfree.model import (
     Writes,
 )
 from dutyfree.model.cache import check_caches
-from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts
+from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts, write_ttl
 from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
-from dutyfree.remote.box import RemoteBox, RemoteGrant
+from dutyfree.remote.box import LeaseSpans, RemoteBox, RemoteGrant
 from dutyfree.remote.connection import GRACE_S, NodeConnection
-from dutyfree.remote.sandbox import RemoteSandbox
+from dutyfree.remote.sandbox import RemoteSandbox, release_late
 from dutyfree.tables import Table
 
 if TYPE_CHECKING:
@@ -191,6 +192,12 @@ class RemoteHost(Host):
         rebuild: bool = False,
     ) -> Image:
         """Raises Unsupported: images are built on the server's machine."""
+        if not isinstance(recipe, Recipe):
+            raise wrong("recipe", recipe, "a Recipe", hint="dutyfree.load_recipe(path) reads one from a file")
+        if name is not None:
+            text("name", name)
+        if on_progress is not None:
+            function("on_progress", on_progress)
         hint = "run `dutyfree image build` on the server's machine, and lease the image by its name"
         raise Unsupported("a server builds no recipes for its clients yet", hint=hint)
 
@@ -257,10 +264,11 @@ class RemoteHost(Host):
             key=key,
             labels=dict(check_labels(labels)),
             timeout_s=timeout_s,
-            ttl_s=None if ttl_s is None else seconds("ttl_s", ttl_s),
+            **write_ttl(ttl_s),
             strict=strict,
             body=body + secret_body,
             limit_s=timeout_s + GRACE_S,
+            undo=partial(release_late, connection),
         )
         box = self._box(connection, answer, binding.uploads)
         if ttl_s is None:
@@ -276,10 +284,18 @@ class RemoteHost(Host):
 
     def _box(self, connection: NodeConnection, answer: Table, uploads: Mapping[str, Any]) -> RemoteBox:
         lease = answer.required("lease", LEASE.decode_inner)
-        sandbox = RemoteSandbox(connection, answer.required("facts", BOX_FACTS.decode_inner), self._on_span)
-        state = answer.required("state", BOX_STATE.decode_inner)
+        facts, state = (
+            answer.required("facts", BOX_FACTS.decode_inner),
+            answer.required("state", BOX_STATE.decode_inner),
+        )
+        known = self._grants.get(lease.id)
+        if known is not None and not known.fence.gone and known.sandbox.alive:  # a repeated acquire
+            connection.tell("detach", box=facts.box)
+            return RemoteBox(connection, known)
+        spans = LeaseSpans(self._on_span)
+        sandbox = RemoteSandbox(connection, facts, spans)
         sandbox.paused = state.paused
-        grant = RemoteGrant(lease, sandbox, state, uploads)
+        grant = RemoteGrant(lease, sandbox, state, uploads, spans.spent)
         if len(self._grants) >= self._tidy_at:
             alive = ((key, each) for key, each in self._grants.items() if not each.fence.gone and each.sandbox.alive)
             self._grants = dict(alive)
@@ -294,7 +310,7 @@ class RemoteHost(Host):
         if known is not None and not known.fence.gone and known.sandbox.alive:
             try:
                 # Another client may have renewed, labelled, paused or ended it.
-                answer, _ = await connection.call("box.state", box=known.sandbox.box)
+                answer, _ = await known.sandbox.call("box.state")
             except LeaseLost:
                 del self._grants[lease_id]
                 known.fence.end()
@@ -312,7 +328,8 @@ class RemoteHost(Host):
 
     async def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this token's owner, or of `owner` where the token may see it, with all of these labels."""
-        answer, _ = await self._opened().call("leases", owner=owner, labels=dict(check_labels(labels)))
+        wanted = None if owner is None else text("owner", owner)
+        answer, _ = await self._opened().call("leases", owner=wanted, labels=dict(check_labels(labels)))
         return list(answer.required("leases", sequence(LEASE.decode_inner)))
 
     async def release(self, lease_id: str) -> None:

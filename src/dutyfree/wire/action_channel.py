@@ -41,6 +41,10 @@ class ActionChannel(ABC):
         self._error: DutyfreeError | None = None
         self._death_listeners: list[Callable[[], None]] = []
         self._drained: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """For all deadlines of the channel: nearly all actions end before theirs, and a timer for each takes time."""
+        self._rings_s = math.inf
+        """When `_timer` rings: at the first deadline, or earlier."""
         self.standing_still = False
         """True while the guest is paused, or cannot be reached for a moment: its deadlines are extended."""
         self.refuses = False
@@ -134,6 +138,22 @@ class ActionChannel(ABC):
         if clock_went_on:
             self.send(StoodStill(math.ceil(seconds * 1000)))
 
+    def watch(self, deadline_s: float) -> None:
+        """Look at that time whether an action is overdue; actions have their deadlines in `Exchange.deadline_s`."""
+        if deadline_s < self._rings_s and self._error is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._rings_s = deadline_s
+            self._timer = self._loop.call_at(deadline_s, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._rings_s = None, math.inf
+        now_s = self._loop.time()
+        for exchange in list(self._exchanges.values()):
+            if exchange.deadline_s <= now_s:
+                exchange.overdue()
+        self.watch(min((each.deadline_s for each in self._exchanges.values()), default=math.inf))
+
     def on_death(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when the channel ends, for any reason."""
         self._death_listeners.append(listener)
@@ -143,6 +163,8 @@ class ActionChannel(ABC):
         if self._error is not None:
             return
         self._error = error
+        if self._timer is not None:
+            self._timer.cancel()
         self._disconnect()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

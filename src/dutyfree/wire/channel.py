@@ -6,6 +6,7 @@ The guest is hostile: a frame that breaks the rules ends the channel, and every 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -44,8 +45,11 @@ class Channel(ActionChannel):
         self._decoder = FrameDecoder(FROM_GUEST)
         self._last_id = 0
         self._greeting: GuestHello | None = None
-        self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._handshake_deadline = self._loop.call_later(handshake_timeout_s, self._no_greeting, handshake_timeout_s)
+        self._greeted = asyncio.Event()
+        """Set by the guest's greeting, or by the end of the channel."""
+        self._handshake_timeout_s = handshake_timeout_s
+        self._greeting_due_s = self._loop.time() + handshake_timeout_s
+        self.watch(self._greeting_due_s)
         self._link = Link(
             read_fd, write_fd, on_bytes=self._receive, on_end=self._link_ended, on_drained=self._link_drained
         )
@@ -70,9 +74,7 @@ class Channel(ActionChannel):
 
     async def handshake(self) -> GuestHello:
         """The guest's greeting. Raises DeadlineExceeded, LinkFailed, GuestMisbehaved or SubstrateFailed."""
-        if self._greeting is None:
-            self.check()
-            await asyncio.shield(self._greeted)
+        await self._greeted.wait()
         self.check()
         assert self._greeting is not None
         return self._greeting
@@ -105,13 +107,14 @@ class Channel(ActionChannel):
         return self._last_id
 
     def _disconnect(self) -> None:
-        self._handshake_deadline.cancel()
         self._link.close()
-        if not self._greeted.done():
-            self._greeted.set_result(None)
+        self._greeted.set()
 
-    def _no_greeting(self, waited_s: float) -> None:
-        self.fail(DeadlineExceeded(f"the guest sent no HELLO within {waited_s:g} s"))
+    def _look(self) -> None:
+        if self._greeting_due_s <= self._loop.time():
+            self.fail(DeadlineExceeded(f"the guest sent no HELLO within {self._handshake_timeout_s:g} s"))
+        super()._look()
+        self.watch(self._greeting_due_s)
 
     def _link_ended(self, reason: str) -> None:
         self.fail(LinkFailed(reason))
@@ -145,6 +148,5 @@ class Channel(ActionChannel):
             raise GuestMisbehaved("the guest sent HELLO twice")
         if not 1 <= greeting.version <= VERSION:
             raise GuestMisbehaved(f"the guest answered with protocol version {greeting.version}")
-        self._greeting = greeting
-        self._handshake_deadline.cancel()
-        self._greeted.set_result(None)
+        self._greeting, self._greeting_due_s = greeting, math.inf
+        self._greeted.set()

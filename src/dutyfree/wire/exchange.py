@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -38,6 +39,8 @@ class Exchange(ABC):
     input_window_bytes: ClassVar[int] = INPUT_WINDOW_BYTES
     up: bool = False
     finished: bool = False
+    deadline_s: float = math.inf
+    """When the channel calls `overdue`, on the clock of the event loop. Who sets it calls `Channel.watch`."""
 
     def __init__(self, output_credit_bytes: int) -> None:
         self.output_credit_bytes = output_credit_bytes
@@ -74,6 +77,10 @@ class Exchange(ABC):
 
     def extend(self, seconds: float) -> None:  # noqa: B027 - most exchanges of tests have no deadline
         """Move the deadline of the action, if it has one."""
+
+    def overdue(self) -> None:
+        """The action has not ended at its deadline: move the deadline, or end the channel."""
+        raise NotImplementedError
 
     def grant(self, size_bytes: int) -> None:
         """Let the guest send that much more output."""

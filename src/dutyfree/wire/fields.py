@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from dutyfree.errors import GuestMisbehaved, InvalidRequest
@@ -12,8 +13,9 @@ _HEAD: Final = struct.Struct("<BI")
 _NUMBER: Final = struct.Struct("<BIQ")
 
 
+@lru_cache(maxsize=1024)
 def number_field(tag: int, number: int) -> bytes:
-    """An integer, as a field of exactly 8 bytes."""
+    """An integer, as a field of exactly 8 bytes. Requests repeat the same limits again and again."""
     return _NUMBER.pack(tag, 8, number)
 
 

@@ -114,6 +114,8 @@ class Link:
             self._backlog.clear()
         for fd in {self._read_fd, self._write_fd}:
             fork_safety.close(fd)
+        # They belong to the owner of the link, which has the link: a reference cycle, and work for the collector.
+        self._on_bytes = self._on_end = self._on_drained = _ignore
 
     def _read(self) -> None:
         if not self._open or self._paused:
@@ -157,3 +159,7 @@ class Link:
         if not self._backlog:
             self._loop.remove_writer(self._write_fd)
             self._on_drained()
+
+
+def _ignore(*_: object) -> None:
+    """Takes the place of the callbacks of a closed link."""

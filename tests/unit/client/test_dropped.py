@@ -20,6 +20,15 @@ async def test_awaiting_a_block_says_what_to_write_instead() -> None:
         assert host.leases() == []
 
 
+async def test_a_block_is_entered_once() -> None:
+    async with dutyfree.local("process") as host:
+        block = host.lease()
+        async with block:
+            with pytest.raises(dutyfree.InvalidRequest, match="entered already"):
+                await block.__aenter__()
+        assert host.leases() == []
+
+
 async def test_a_box_that_is_dropped_while_its_lease_lasts_warns() -> None:
     async with dutyfree.local("process") as host:
         with pytest.warns(ResourceWarning, match="the lease goes on"):

@@ -15,6 +15,8 @@ from dutyfree.checked import parse_size
 from dutyfree.client.git import BoxGit
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Action
+from dutyfree.remote.box import RemoteBox
+from support.nodes import served_node
 
 NOT_SECONDS: list[Any] = ["5", "5m", math.nan, math.inf, -math.inf, -1, 0, [], True]
 NOT_WHOLE: list[Any] = ["5", 1.5, math.nan, math.inf, -1, [], None, True]
@@ -24,6 +26,8 @@ NOT_ENV: list[Any] = [5, "X=1", ["X"], {"X": 1}, {1: "x"}, {"X": None}, {"X": b"
 NOT_A_COMMAND: list[Any] = [123, None, [], [""], ["a", 1], b"ls", {"a"}, ("a", None), 1.5, iter(["a"])]
 NOT_A_USER: list[Any] = [1.5, [], True, b"root"]
 NOT_A_MAPPING: list[Any] = [5, "X", ["X"]]
+NOT_A_SESSION: list[Any] = [5, None, b"x", "", "x" * 129]
+NOT_LABELS: list[Any] = [*NOT_A_MAPPING, None, {"X": 1}, {1: "x"}, {"": "x"}, {"x" * 129: ""}, {"X": "x" * 4097}]
 
 BOX: dict[str, dict[str, list[Any]]] = {
     "run": {
@@ -38,12 +42,16 @@ BOX: dict[str, dict[str, list[Any]]] = {
         "command": NOT_A_COMMAND, "timeout_s": NOT_SECONDS, "cwd": NOT_A_PATH[:2], "env": NOT_ENV,
         "stdin": [5, "text", b"bytes"], "keep_output_bytes": [*NOT_WHOLE, 0], "user": NOT_A_USER,
     },
+    "start_watch": {"path": NOT_A_PATH, "keep_output_bytes": [*NOT_WHOLE, 0], "user": NOT_A_USER},
     "session": {"cwd": NOT_A_PATH[:2], "env": NOT_ENV, "user": NOT_A_USER},
+    "keep_session": {"name": NOT_A_SESSION, "cwd": NOT_A_PATH[:2], "env": NOT_ENV, "user": NOT_A_USER},
+    "kept_session": {"name": [*NOT_A_SESSION, "unknown"]},
     "terminal": {
         "command": NOT_A_COMMAND, "rows": [*NOT_WHOLE, 0], "cols": [*NOT_WHOLE, 0], "cwd": NOT_A_PATH[:2],
         "env": NOT_ENV, "user": NOT_A_USER,
     },
     "process": {"process_id": [5, None, "p77"]},
+    "set_labels": {"labels": NOT_LABELS},
     "set_env": {"changes": [*NOT_A_MAPPING, {"X": 1}, {1: "x"}]},
     "save_cache": {"name": [5, None, b"x"]},
     "fork": {"count": [*NOT_WHOLE, 0]},
@@ -61,7 +69,7 @@ GOOD: dict[str, Any] = {
     "command": "true", "process_id": "p1", "changes": {}, "count": 1, "path": "/tmp/x", "text": "x", "port": 80,
     "data": b"x", "source": "/tmp/x", "target": "/tmp/y", "local": "/tmp/x", "user": "root",
     "patch": "x", "number": 15, "offset": 0, "line": "true", "rows": 1, "cols": 1, "lease_id": "x", "n": 1,
-    "tasks": [1], "recipe": dutyfree.Recipe(), "wanted": [], "demand": [], "name": "x",
+    "tasks": [1], "recipe": dutyfree.Recipe(), "wanted": [], "demand": [], "name": "x", "labels": {},
 }  # fmt: skip
 PATHS: dict[str, list[Any]] = {"path": [*NOT_A_PATH, "relative", "/a\0b"], "timeout_s": [*NOT_SECONDS, None]}
 FILES: dict[str, dict[str, list[Any]]] = {
@@ -97,6 +105,7 @@ LEASE: dict[str, list[Any]] = {
     "caches": [5, "x", [5], [("a", "b")]],
     "owner": [5, None, "x" * 1000],
     "key": [5, "x" * 1000],
+    "labels": [each for each in NOT_LABELS if each is not None],
     "timeout_s": NOT_SECONDS,
     "ttl_s": [each for each in NOT_SECONDS if each != math.inf],
 }
@@ -145,14 +154,19 @@ VALUES: dict[Callable[..., object], tuple[dict[str, Any], dict[str, list[Any]]]]
 }  # fmt: skip
 
 
-@pytest.fixture
-async def host() -> AsyncIterator[dutyfree.LocalHost]:
-    async with dutyfree.local("process") as host:
-        yield host
+@pytest.fixture(params=["local", "server"])
+async def host(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dutyfree.Host]:
+    """Both kinds of hosts refuse the same values in the same place, before anything is sent to a server."""
+    if request.param == "local":
+        async with dutyfree.local("process") as host:
+            yield host
+        return
+    async with served_node(tmp_path, "process") as served, served.host() as remote:
+        yield remote
 
 
 @pytest.fixture
-async def box(host: dutyfree.LocalHost) -> AsyncIterator[dutyfree.Box]:
+async def box(host: dutyfree.Host) -> AsyncIterator[dutyfree.Box]:
     async with host.lease() as box:
         yield box
 
@@ -211,7 +225,10 @@ def test_no_method_is_left_out(owner: type, table: dict[str, dict[str, list[Any]
 
 async def test_a_box_refuses_them_and_goes_on(box: dutyfree.Box) -> None:
     await box.start("sleep 0")
-    await check_refusals(box, BOX)
+    table = dict(BOX)
+    if isinstance(box, RemoteBox):  # a server is not asked whether there is one: the first call on it says so
+        table |= {"process": {"process_id": [5, None]}}
+    await check_refusals(box, table)
     assert (await box.run("echo fine")).text == "fine\n"
 
 
@@ -222,7 +239,7 @@ async def test_its_files_and_its_git_refuse_them(box: dutyfree.Box, tmp_path: Pa
     assert await box.files.read(tmp_path / "x") == b"fine"
 
 
-async def test_a_host_refuses_them_and_leases_nothing(host: dutyfree.LocalHost) -> None:
+async def test_a_host_refuses_them_and_leases_nothing(host: dutyfree.Host) -> None:
     async def work(box: dutyfree.Box, task: object) -> None:
         await box.run("true")
 
@@ -304,7 +321,7 @@ async def test_values_as_people_have_them_are_taken(box: dutyfree.Box, tmp_path:
         assert (await shell.run("pwd")).text == f"{tmp_path}\n"
 
 
-async def test_files_of_a_lease_can_be_text(host: dutyfree.LocalHost, tmp_path: Path) -> None:
+async def test_files_of_a_lease_can_be_text(host: dutyfree.Host, tmp_path: Path) -> None:
     async with host.lease(files={str(tmp_path / "a"): "text", tmp_path / "b": b"bytes"}) as box:  # type: ignore[dict-item]
         assert (await box.run(f"cat {tmp_path}/a {tmp_path}/b")).text == "textbytes"
 

@@ -131,6 +131,53 @@ async def test_silence_is_a_deadline() -> None:
             await exchange.over
 
 
+class Overdue(Recorded):
+    """Counts how often the channel finds it overdue; the first time, it moves its deadline."""
+
+    times = 0
+
+    def overdue(self) -> None:
+        self.times += 1
+        self.deadline_s = asyncio.get_running_loop().time() + 0.05 if self.times == 1 else float("inf")
+
+
+async def test_one_timer_serves_the_deadlines_of_all_actions(ends: Ends) -> None:
+    channel, guest = ends
+    await guest.say(GuestHello(VERSION, 42))
+    await channel.handshake()
+    now_s = asyncio.get_running_loop().time()
+    soon, late, never = Overdue(), Overdue(), Overdue()
+    for exchange, deadline_s in ((late, now_s + 600), (soon, now_s + 0.05), (never, float("inf"))):
+        channel.start(exchange, request())
+        exchange.deadline_s = deadline_s
+        channel.watch(deadline_s)
+    for _ in range(1000):
+        await asyncio.sleep(0.01)
+        if soon.times == 2:
+            break
+    assert (soon.times, late.times, never.times) == (2, 0, 0)
+    assert channel.alive
+    channel.close()
+    await asyncio.gather(soon.over, late.over, never.over, return_exceptions=True)
+
+
+async def test_a_deadline_before_the_greeting_is_none_of_the_handshake() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel.over_socket(ours, handshake_timeout_s=0.3)
+        exchange = Overdue()
+        channel.start(exchange, request())
+        exchange.deadline_s = asyncio.get_running_loop().time() + 0.02
+        channel.watch(exchange.deadline_s)
+        await asyncio.sleep(0.1)
+        assert exchange.times == 2
+        assert channel.alive
+        with pytest.raises(DeadlineExceeded, match="HELLO"):
+            await channel.handshake()
+        with pytest.raises(DeadlineExceeded):
+            await exchange.over
+
+
 async def test_the_end_of_the_stream_is_a_broken_link(ends: Ends) -> None:
     channel, guest = ends
     deaths: list[bool] = []

@@ -10,6 +10,7 @@ from dutyfree.server import openapi
 from dutyfree.server.e2b.app import E2BApp
 from dutyfree.server.e2b.http import Receive, Scope, Send
 from dutyfree.server.gateway.access import NodeAccess
+from dutyfree.server.swerex import SwerexApp
 
 OPENAPI_PATH: Final = "/openapi.json"
 METRICS_PATH: Final = "/metrics"
@@ -20,24 +21,24 @@ _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayApp:
     """Health and the OpenAPI document for all, metrics for operators; everything else belongs to a face."""
 
-    def __init__(self, access: NodeAccess, e2b: E2BApp) -> None:
+    def __init__(self, access: NodeAccess, e2b: E2BApp, swerex: SwerexApp) -> None:
         self._access = access
         self._e2b = e2b
+        self._swerex = swerex
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own = scope["type"] == "http" and scope["method"] == "GET" and not self._names_sandbox(scope)
-        if own and scope["path"] == HEALTH_PATH:
+        if scope["type"] != "http" or self._e2b.names_sandbox(scope):
+            await self._e2b(scope, receive, send)
+        elif scope["path"] == HEALTH_PATH and scope["method"] == "GET":
             await self._health(send)
-        elif own and scope["path"] == METRICS_PATH:
+        elif scope["path"] == METRICS_PATH and scope["method"] == "GET":
             await self._metrics(scope, send)
-        elif own and scope["path"] == OPENAPI_PATH:
+        elif scope["path"] == OPENAPI_PATH and scope["method"] == "GET":
             await _answer(send, 200, json.dumps(openapi.document()).encode(), b"application/json")
+        elif self._swerex.claims(scope):
+            await self._swerex(scope, receive, send)
         else:
             await self._e2b(scope, receive, send)
-
-    @staticmethod
-    def _names_sandbox(scope: Scope) -> bool:
-        return any(name == b"e2b-sandbox-id" for name, _ in scope["headers"])
 
     async def _health(self, send: Send) -> None:
         """200 while the node answers."""

@@ -18,6 +18,8 @@ from dutyfree.server.gateway.app import GatewayApp
 from dutyfree.server.listening import http_config
 from dutyfree.server.logs import LOGGER, log_to_stderr
 from dutyfree.server.settings import Settings
+from dutyfree.server.swerex import SwerexApp
+from dutyfree.server.swerex.settings import Settings as SwerexSettings
 
 CLOSE_S = 5
 
@@ -30,8 +32,9 @@ async def serve(order: Order) -> None:
     async with connect(f"unix:{settings.socket}", token=order.gateway_token) as host:
         access = NodeAccess(host)
         e2b = E2BApp(access, e2b_settings(settings))
+        swerex = SwerexApp(access, SwerexSettings(image=settings.image, network=settings.rules.networks[0]))
         config = http_config(
-            GatewayApp(access, e2b),
+            GatewayApp(access, e2b, swerex),
             e2b.websocket_protocol,
             lifespan="off",
             timeout_graceful_shutdown=CLOSE_S,

@@ -36,6 +36,7 @@ class AttachedBox:
         self.box = box
         self._grant, self._sandbox = inside(box)
         self._guest = _guest_of(self._sandbox)
+        box.detach()
         self._abandoned: asyncio.Task[None] | None = None
 
     @property

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dutyfree.client.box import Box
+from dutyfree.client.box import Box, destroy_alone
 from dutyfree.client.process import Process
 from dutyfree.codec import IMAGE
 from dutyfree.codec.values import flag, mapping, natural, number, optional, text
-from dutyfree.contract import Snapshot
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret
 from dutyfree.model import DEFAULT_KEEP_OUTPUT_BYTES, DEFAULT_OUTPUT_LIMIT_BYTES, DEFAULT_TIMEOUT_S
@@ -24,6 +23,7 @@ from dutyfree.protocol.forms import (
     PROCESS,
     SAVED_CACHE,
     read_command,
+    read_ttl,
     read_user,
 )
 from dutyfree.protocol.results import write_chunk, write_observation
@@ -54,14 +54,6 @@ class BoxCall:
         """The background process that the call names. Raises InvalidRequest."""
         return self.box.process(self.arguments.required("process", text))
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The snapshot that the call names. Raises InvalidRequest."""
-        name = self.arguments.required("snapshot", text)
-        if (found := self.caller.snapshots.get(name)) is None:
-            raise InvalidRequest(f"this client has no snapshot {name!r:.80}")
-        return found
-
 
 BoxAnswer = tuple[Any, bytes]
 BoxHandler = Callable[[BoxCall], Awaitable[BoxAnswer]]
@@ -69,8 +61,10 @@ _DONE: Final[BoxAnswer] = ({}, b"")
 
 
 async def _renew(call: BoxCall) -> BoxAnswer:
-    await call.box.renew(call.arguments.given("ttl_s", optional(number), None))
-    call.caller.ends_with_it.discard(call.attached.lease_id)
+    ttl_s = read_ttl(call.arguments)
+    await call.box.renew(ttl_s)
+    if ttl_s is not None or call.box.lease.expires_at is not None:  # otherwise nothing else would end it
+        call.caller.ends_with_it.discard(call.attached.lease_id)
     return {"lease": LEASE.write(call.box.lease)}, b""
 
 
@@ -97,7 +91,10 @@ async def _reset(call: BoxCall) -> BoxAnswer:
 
 
 async def _destroy(call: BoxCall) -> BoxAnswer:
-    await call.box.destroy()
+    if call.arguments.given("alone", flag, False):
+        await destroy_alone(call.box)
+    else:
+        await call.box.destroy()
     return _DONE
 
 
@@ -108,21 +105,13 @@ async def _fork(call: BoxCall) -> BoxAnswer:
 
 async def _snapshot(call: BoxCall) -> BoxAnswer:
     snapshot = await call.box.snapshot()
-    call.caller.snapshots[snapshot.id] = snapshot
-    image = call.caller.node.snapshots.add(call.box.lease.owner, snapshot.image)
-    return {"snapshot": snapshot.id, "image": IMAGE.write(image)}, b""
-
-
-async def _save(call: BoxCall) -> BoxAnswer:
-    image = call.caller.node.snapshots.add(call.box.lease.owner, await call.snapshot.save())
-    return {"image": IMAGE.write(image)}, b""
-
-
-async def _discard(call: BoxCall) -> BoxAnswer:
-    name = call.arguments.required("snapshot", text)
-    if (snapshot := call.caller.snapshots.pop(name, None)) is not None:
+    owner = call.box.lease.owner
+    try:
+        image = call.caller.node.snapshots.add(owner, snapshot)
+    except BaseException:
         await snapshot.discard()
-    return _DONE
+        raise
+    return {"image": IMAGE.write(image), "owner": owner}, b""
 
 
 async def _save_cache(call: BoxCall) -> BoxAnswer:
@@ -156,6 +145,7 @@ async def _start(call: BoxCall) -> BoxAnswer:
         user=given("user", optional(read_user), None),
         merge=given("merge", flag, False),
         terminal=terminal,
+        reader_wait_s=given("reader_wait_s", number, 0.0),
     )
     return {"process": PROCESS.write(process.info)}, b""
 
@@ -238,11 +228,11 @@ async def _session_keep(call: BoxCall) -> BoxAnswer:
 
 
 async def _session_check(call: BoxCall) -> BoxAnswer:
-    return {"alive": call.box.kept_session(call.arguments.required("name", text)).alive}, b""
+    return {"alive": (await call.box.kept_session(call.arguments.required("name", text))).alive}, b""
 
 
 async def _session_run(call: BoxCall) -> BoxAnswer:
-    session = call.box.kept_session(call.arguments.required("name", text))
+    session = await call.box.kept_session(call.arguments.required("name", text))
     seen = await session.run(
         call.arguments.required("line", text),
         timeout_s=call.arguments.given("timeout_s", number, DEFAULT_TIMEOUT_S),
@@ -253,12 +243,12 @@ async def _session_run(call: BoxCall) -> BoxAnswer:
 
 
 async def _session_interrupt(call: BoxCall) -> BoxAnswer:
-    await call.box.kept_session(call.arguments.required("name", text)).interrupt()
+    await (await call.box.kept_session(call.arguments.required("name", text))).interrupt()
     return _DONE
 
 
 async def _session_close(call: BoxCall) -> BoxAnswer:
-    await call.box.kept_session(call.arguments.required("name", text)).close()
+    await (await call.box.kept_session(call.arguments.required("name", text))).close()
     return _DONE
 
 
@@ -288,8 +278,6 @@ HANDLERS: Final[Mapping[str, BoxHandler]] = {
     "box.pause": _pause,
     "box.resume": _resume,
     "box.metrics": _metrics,
-    "snapshot.save": _save,
-    "snapshot.discard": _discard,
     "process.start": _start,
     "process.watch": _watch,
     "process.list": _processes,

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.codec import ERROR
-from dutyfree.contract import Snapshot
-from dutyfree.errors import CapacityError, DutyfreeError, GuestMisbehaved, InvalidRequest, LeaseLost, SubstrateFailed
+from dutyfree.errors import (
+    CapacityError,
+    DutyfreeError,
+    GuestMisbehaved,
+    InvalidRequest,
+    LeaseLost,
+    SandboxGone,
+    SubstrateFailed,
+)
 from dutyfree.protocol.frames import FROM_CLIENT, NodeFrame, decode_document, encode_document, encode_plain
 from dutyfree.protocol.resumable import ResumableStream
 from dutyfree.server.node.attached import AttachedBox
@@ -33,11 +40,17 @@ RESUME_S: Final = 30.0
 MAX_UNDER_WAY: Final = 8192
 """The most calls, and the most actions, of one client at a time."""
 MAX_BOXES: Final = 16_384
+MAX_HELD_BYTES: Final = 256 * 1024 * 1024
+"""The most that the calls of one client may hold while they are under way."""
+_WINDOWS: Final = ((64, 256 * 1024), (1024, 8 * 1024), (MAX_UNDER_WAY, 2 * 1024))
+"""How much output of one action may be on its way to a client, by how many are under way. If the client stops reading,
+all of them together hold less than `resumable.MAX_KEPT_BYTES`: a slow client must not lose its actions."""
+_LARGE_BYTES: Final = 64 * 1024
 CONGESTED_BYTES: Final = 4 * 1024 * 1024
 
 
-class Link(Protocol):
-    """A connection of a client."""
+class Connection(Protocol):
+    """A connection of a client: `listener.ClientConnection`."""
 
     def abort(self) -> None:
         """Drop it."""
@@ -52,11 +65,10 @@ class Caller:
         self.identity = identity
         self._calls_table = calls
         self._on_end = on_end
-        self.connection: Link | None = None
+        self.connection: Connection | None = None
         """The present connection; None while there is none."""
         self.stream = ResumableStream(FROM_CLIENT, self._overflow)
         self.boxes: dict[int, AttachedBox] = {}
-        self.snapshots: dict[str, Snapshot] = {}
         self.ends_with_it: set[str] = set()
         """Leases that last no longer than their client."""
         self.stalled: set[Relay] = set()
@@ -65,6 +77,8 @@ class Caller:
         """Whether the connection has no room."""
         self._relays: dict[int, Relay] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._held_bytes = 0
+        self._room: asyncio.Future[None] | None = None
         self._last_box = 0
         self._numbers: dict[str, list[int]] = {}
         """The numbers of boxes by their lease."""
@@ -92,7 +106,7 @@ class Caller:
         """Wait for the client to come back."""
         self.stream.disconnect()
         if not self.is_over and self._waiting is None:
-            self._waiting = self._loop.call_later(RESUME_S, self.end)
+            self._waiting = self._loop.call_later(self.node.resume_s, self.end)
 
     def unblock(self) -> None:
         """Let output go on if there is room for it."""
@@ -100,6 +114,14 @@ class Caller:
             stalled, self.stalled = self.stalled, set()
             for relay in stalled:
                 relay.pay()
+            room, self._room = self._room, None
+            if room is not None:
+                room.set_result(None)
+
+    @property
+    def window_bytes(self) -> int:
+        """How much output a new action may have on its way."""
+        return next((window for count, window in _WINDOWS if len(self._relays) < count), _WINDOWS[-1][1])
 
     def send(self, frame: bytes) -> None:
         """Send a frame to the client, now or when it is back."""
@@ -121,13 +143,9 @@ class Caller:
             call.cancel()
         for relay in tuple(self._relays.values()):
             relay.abandon()
-        self._on_end(self)
-
-    def cut(self) -> None:
-        """End it, and its connection."""
-        self.end()
         if self.connection is not None:
             self.connection.abort()
+        self._on_end(self)
 
     def _overflow(self) -> None:
         self._loop.call_soon(self.end)
@@ -138,7 +156,7 @@ class Caller:
         """Take what the connection has brought. Raises GuestMisbehaved, after which the caller must be ended."""
         for frame in self.stream.feed(data):
             self._take(frame)
-        if self.stalled:
+        if self.stalled or self._room is not None:
             self.unblock()
 
     def _take(self, frame: Frame) -> None:
@@ -193,23 +211,48 @@ class Caller:
         if len(self._calls) >= MAX_UNDER_WAY:
             self.fail(frame.id, CapacityError(f"{MAX_UNDER_WAY} calls of this client are under way already"))
             return
-        self._calls[frame.id] = self._loop.create_task(self._answer(frame.id, arguments, body))
+        size_bytes = len(frame.payload)
+        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            message = f"the calls of this client that are under way have {MAX_HELD_BYTES} bytes already"
+            self.fail(frame.id, CapacityError(message, retry_after_s=1.0))
+            return
+        self._held_bytes += size_bytes
+        call = self._loop.create_task(self._answer(frame.id, arguments, body))
+        self._calls[frame.id] = call
+        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
+        call.add_done_callback(lambda call: self._answered(frame.id, arguments, size_bytes, call))
 
     async def _answer(self, call_id: int, arguments: Any, body: bytes) -> None:
         try:
             document, data = await self._calls_table.answer(self, arguments, body)
+            if len(data) > _LARGE_BYTES:
+                await self._drained()
             self.send(encode_document(NodeFrame.REPLY, call_id, document, data))
         except DutyfreeError as error:
             self.fail(call_id, error)
-        except asyncio.CancelledError:
-            if not self.is_over:
-                self.fail(call_id, InvalidRequest("the call was cancelled"))
-            raise
         except Exception as error:
             self._loop.call_exception_handler({"message": "a call of a client failed", "exception": error})
             self.fail(call_id, SubstrateFailed(f"the node failed: {type(error).__name__}"))
-        finally:
-            del self._calls[call_id]
+
+    def _answered(self, call_id: int, arguments: Any, size_bytes: int, call: asyncio.Task[None]) -> None:
+        del self._calls[call_id]
+        self._held_bytes -= size_bytes
+        if call.cancelled() and not self.is_over:
+            self.fail(call_id, self._cancelled(arguments))
+
+    async def _drained(self) -> None:
+        """Return when there is room for large answers."""
+        while self.congested:
+            if self._room is None:
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
+
+    def _cancelled(self, arguments: Any) -> DutyfreeError:
+        """The answer to a call that was cancelled; it says if the call has destroyed its box."""
+        attached = self.boxes.get(arguments.get("box", 0)) if isinstance(arguments, dict) else None
+        if attached is not None and not attached.box.alive:
+            return SandboxGone(f"sandbox {attached.box.id} is gone")
+        return InvalidRequest("the call was cancelled")
 
     def _check_new(self, call_id: int) -> None:
         if call_id in self._relays or call_id in self._calls:
@@ -234,6 +277,11 @@ class Caller:
                 raise LeaseLost("the lease of this box has ended")
             raise InvalidRequest(f"this client has no box {number}")
         return attached
+
+    def detach(self, number: int) -> None:
+        """The client does not need a box any more. Idempotent."""
+        if (attached := self.boxes.pop(number, None)) is not None:
+            self._numbers.get(attached.lease_id, []).remove(number)
 
     def forget(self, lease_id: str) -> None:
         """A lease has ended: its boxes are not needed any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from dutyfree.client.box import Box
 from dutyfree.codec import BILL, IMAGE, RESOURCES
 from dutyfree.codec.request import CACHE, MOUNT
-from dutyfree.codec.values import fields, flag, mapping, number, optional, sequence, text
+from dutyfree.codec.values import fields, flag, mapping, natural, number, optional, sequence, text
 from dutyfree.errors import InvalidRequest, LeaseLost, Unsupported
 from dutyfree.leases.secret import Secret
 from dutyfree.leases.table import Lease
 from dutyfree.model import Cache, Egress, Image, Mount, Network
-from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, read_user
+from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, read_ttl, read_user
 from dutyfree.protocol.results import read_files
 from dutyfree.server.node import box_calls
 from dutyfree.server.node.attached import AttachedBox
@@ -29,7 +30,7 @@ Answer = tuple[Any, bytes]
 Handler = Callable[[Caller, Table, bytes], Awaitable[Answer]]
 _ACQUIRE: Final = (
     *("image", "resources", "network", "egress", "writes", "env", "isolation", "secrets", "files", "secret_files"),
-    *("workdir", "user", "mounts", "caches", "owner", "key", "labels", "timeout_s", "ttl_s", "strict"),
+    *("workdir", "user", "mounts", "caches", "owner", "key", "labels", "timeout_s", "ttl_s", "forever", "strict"),
 )
 
 
@@ -46,9 +47,12 @@ class Calls:
             "leases": self._leases,
             "release": self._release,
             "bill": self._bill,
+            "leave": self._leave,
             "authenticate": self._authenticate,
             "lost": self._lost,
             "image.exists": self._image_exists,
+            "snapshot.save": self._save,
+            "snapshot.discard": self._discard,
             "status": self._status,
             "metrics": self._metrics,
             **{name: _of_box(handler) for name, handler in box_calls.HANDLERS.items()},
@@ -74,7 +78,7 @@ class Calls:
         files, rest = read_files(arguments.given("files", list, []), memoryview(body))
         secret_files, rest = read_files(arguments.given("secret_files", list, []), rest)
         given = arguments.given
-        ttl_s = given("ttl_s", optional(number), None)
+        ttl_s = read_ttl(arguments)
         rules = self._node.rules
         with self._node.admitted(caller.identity, owner):
             box = await self._node.host.acquire(
@@ -98,10 +102,15 @@ class Calls:
                 ttl_s=math.inf if ttl_s is None else ttl_s,
                 strict=given("strict", flag, False),
             )
-        self._node.began(box.lease)
+        try:
+            self._node.began(box.lease)
+            answer = _described(caller.attach(box))
+        except BaseException:  # the client would never hear of it
+            await box.close()
+            raise
         if ttl_s is None:
             caller.ends_with_it.add(box.lease.id)
-        return _described(caller.attach(box)), b""
+        return answer, b""
 
     def _image(self, owner: str, arguments: Table) -> Image | str | None:
         """An image of the node by name, or one that this owner has made from a snapshot here."""
@@ -126,7 +135,7 @@ class Calls:
         return _described(caller.attach(box)), b""
 
     async def _detach(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
-        caller.boxes.pop(arguments.required("box", int), None)
+        caller.detach(arguments.required("box", natural))
         return {}, b""
 
     async def _leases(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
@@ -154,6 +163,19 @@ class Calls:
         if record is None or not (caller.identity.is_gateway or record.owner == caller.identity.owner):
             raise LeaseLost(f"there is no lease {lease_id!r:.200} (any more)")
         record.check()
+
+    async def _leave(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        """The client goes, and does not come back."""
+        asyncio.get_running_loop().call_soon(caller.end)
+        return {}, b""
+
+    async def _save(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        owner, reference = self._owner(caller, arguments), arguments.required("snapshot", text)
+        return {"image": IMAGE.write(await self._node.snapshots.save(owner, reference))}, b""
+
+    async def _discard(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
+        await self._node.snapshots.discard(self._owner(caller, arguments), arguments.required("snapshot", text))
+        return {}, b""
 
     async def _bill(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
         if not (caller.identity.is_gateway or caller.identity.is_operator):
@@ -215,6 +237,6 @@ def _described(attached: AttachedBox) -> dict[str, Any]:
 
 def _of_box(handler: box_calls.BoxHandler) -> Handler:
     async def answer(caller: Caller, arguments: Table, body: bytes) -> Answer:
-        return await handler(box_calls.BoxCall(caller, caller.box(arguments.required("box", int)), arguments, body))
+        return await handler(box_calls.BoxCall(caller, caller.box(arguments.required("box", natural)), arguments, body))
 
     return answer

@@ -29,7 +29,7 @@ from dutyfree.protocol.frames import (
     decode_plain,
     encode_plain,
 )
-from dutyfree.server.node.caller import RESUME_S, Caller
+from dutyfree.server.node.caller import Caller
 from dutyfree.server.node.node import Node
 from dutyfree.tables import Table
 from dutyfree.wire.frames import FrameDecoder
@@ -39,6 +39,7 @@ ACK_AFTER_S: Final = 0.2
 KEEP_ALIVE_S: Final = 10.0
 SILENT_S: Final = 45.0
 """A connection that brings nothing for so long is dead: both sides send something every ten seconds."""
+READ_BYTES: Final = 96 * 1024
 MAX_REQUEST_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 10_000
 _HEALTHY: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nok\n"
@@ -74,6 +75,7 @@ class Listener:
         self._node = node
         self._servers: list[asyncio.Server] = []
         self.connections: set[ClientConnection] = set()
+        self.incoming = memoryview(bytearray(READ_BYTES))
 
     async def serve(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from a bound socket."""
@@ -94,8 +96,8 @@ class Listener:
         await asyncio.sleep(0)
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection of a client."""
+class ClientConnection(asyncio.BufferedProtocol):
+    """One connection of a client. It reads into its listener's buffer: each read is taken before the next."""
 
     def __init__(self, node: Node, listener: Listener) -> None:
         self._node = node
@@ -142,7 +144,11 @@ class ClientConnection(asyncio.Protocol):
             self._caller.is_blocked = False
             self._caller.unblock()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._listener.incoming[:nbytes])
         self._heard_s = self._loop.time()
         try:
             if self._caller is not None:
@@ -152,9 +158,9 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._take_hello(data)
         except GuestMisbehaved as error:
+            self._refuse(error)
             if self._caller is not None:
                 self._caller.end()
-            self._refuse(error)
 
     def _receive(self, caller: Caller, data: bytes) -> None:
         caller.receive(data)
@@ -221,7 +227,12 @@ class ClientConnection(asyncio.Protocol):
         if isinstance(caller.connection, ClientConnection):
             caller.connection.replace()
         assert self._transport is not None
-        welcome = {"version": VERSION, "caller": caller.id, "received": caller.stream.received, "resume_s": RESUME_S}
+        welcome = {
+            "version": VERSION,
+            "caller": caller.id,
+            "received": caller.stream.received,
+            "resume_s": self._node.resume_s,
+        }
         self._transport.write(encode_plain(NodeFrame.WELCOME, {**welcome, "owner": identity.owner}))
         caller.connection = self
         self._caller = caller
@@ -244,7 +255,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: DutyfreeError) -> None:
         if self._transport is not None:
-            self._transport.write(encode_plain(NodeFrame.FAILED, ERROR.write(error)))
+            kind = NodeFrame.FAILED if self._caller is None else NodeFrame.ENDED
+            self._transport.write(encode_plain(kind, ERROR.write(error)))
             self._transport.close()
 
     def _is_trusted(self) -> bool:

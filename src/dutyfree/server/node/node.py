@@ -17,7 +17,7 @@ from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, Invalid
 from dutyfree.leases.table import Lease
 from dutyfree.protocol.forms import HostFacts
 from dutyfree.server.logs import LOGGER
-from dutyfree.server.node.caller import Caller
+from dutyfree.server.node.caller import RESUME_S, Caller
 from dutyfree.server.node.calls import Calls
 from dutyfree.server.node.identity import Identity, refused
 from dutyfree.server.node.rules import Rules
@@ -25,6 +25,8 @@ from dutyfree.server.node.snapshots import SnapshotTable
 from dutyfree.server.node.state import State
 
 RELEASE_S: Final = 60.0
+MAX_CLIENTS: Final = 20_000
+"""Also those that were lost a moment ago."""
 _MINUTE_S: Final = 60.0
 REVOKE_EVERY_S: Final = 0.5
 """How often the node looks whether tokens of its clients were revoked."""
@@ -41,13 +43,18 @@ class Node:
         rules: Rules | None = None,
         gateway_token: str | None = None,
         image: str | None = None,
+        resume_s: float = RESUME_S,
     ) -> None:
-        """With `gateway_token`, a client may speak for all owners. Leases that name no image start from `image`."""
+        """With `gateway_token`, a client may speak for all owners. Leases that name no image start from `image`.
+
+        `resume_s`: how long lost clients are waited for.
+        """
         self.host = host
         self.records = state
         self.rules = rules if rules is not None else Rules()
         self.snapshots = SnapshotTable()
         self.image = image
+        self.resume_s = resume_s
         self.lost = 0
         """Leases that an earlier life of the node has left behind."""
         self._gateway_token = gateway_token
@@ -95,7 +102,9 @@ class Node:
         return self.authenticate(token) if token else _refuse()
 
     def welcome(self, identity: Identity) -> Caller:
-        """A new client."""
+        """A new client. Raises CapacityError."""
+        if len(self._callers) >= MAX_CLIENTS:
+            raise CapacityError(f"this node has {MAX_CLIENTS} clients already", retry_after_s=self.resume_s)
         caller = Caller(self, identity, self._calls, self._left)
         self._callers[caller.id] = caller
         return caller
@@ -115,7 +124,7 @@ class Node:
                     before, valid = now, self.records.token_hashes()
                     for caller in tuple(self._callers.values()):
                         if caller.identity.token_hash and caller.identity.token_hash not in valid:
-                            caller.cut()
+                            caller.end()
             except SubstrateFailed as error:  # the database is locked for a moment
                 LOGGER.warning("revoked tokens cannot be looked for: %s", error)
 
@@ -204,7 +213,8 @@ class Node:
     def facts(self) -> HostFacts:
         """The host as clients see it."""
         host = self.host
-        return HostFacts(host.substrate, host.isolation, host.capabilities, host.has_default_image, __version__)
+        capabilities = self.rules.allowed(host.capabilities)
+        return HostFacts(host.substrate, host.isolation, capabilities, host.has_default_image, __version__)
 
     async def has_image(self, name: str) -> bool:
         """Whether a lease may name this image."""

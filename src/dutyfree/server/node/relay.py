@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from dutyfree.server.node.attached import AttachedBox
     from dutyfree.server.node.caller import Caller
 
-WINDOW_BYTES: Final = 256 * 1024
-"""How much output of one action may be on its way to a client."""
 _CONNECTIONS: Final = (Mode.DIAL, Mode.ACCEPT)
 _WITH_STARTED: Final = (Mode.SESSION, Mode.DIAL, Mode.LISTEN, Mode.ACCEPT, Mode.DATAGRAMS)
 
@@ -42,7 +40,7 @@ class Relay(ActionExchange):
     def __init__(
         self, caller: Caller, client_id: int, request: ClientRun, attached: AttachedBox, runner: Runner
     ) -> None:
-        credit_bytes = min(request.credit, WINDOW_BYTES)
+        credit_bytes = min(request.credit, caller.window_bytes)
         super().__init__(credit_bytes, runner.known_limits)
         self._caller = caller
         self._client_id = client_id
@@ -50,6 +48,8 @@ class Relay(ActionExchange):
         self.attached = attached
         self.mode = request.mode
         self.expects_started = request.mode in _WITH_STARTED or bool(request.flags & RunFlag.PTY)
+        self._pay_from_bytes = max(1, credit_bytes // 4)
+        """Credit is returned in large pieces, so that small output does not cost a frame for each."""
         self._allowed_bytes = request.credit - credit_bytes
         """Output that the client has room for, and for which the guest has no credit yet."""
         self._owed_bytes = 0
@@ -80,7 +80,7 @@ class Relay(ActionExchange):
             self._caller.stalled.add(self)
             return
         size_bytes = min(self._owed_bytes, self._allowed_bytes)
-        if size_bytes >= min(WINDOW_BYTES // 4, self._allowed_bytes) and size_bytes and not self.finished:
+        if size_bytes >= min(self._pay_from_bytes, self._allowed_bytes) and size_bytes and not self.finished:
             self._owed_bytes -= size_bytes
             self._allowed_bytes -= size_bytes
             self.grant(size_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Egress, Mount, Network
+from dutyfree.model import Capability, Egress, Mount, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,16 @@ class Rules:
     """Whether they may also name hosts with private addresses, and addresses of names."""
     mounts: tuple[str, ...] = ()
     """Directories of the node's machine that may be shown in sandboxes, with all that is below them."""
+
+    def allowed(self, capabilities: frozenset[Capability]) -> frozenset[Capability]:
+        """Those of the host's capabilities that clients can use."""
+        refused = {
+            Capability.HOST_NETWORK: "host" not in self.networks,
+            Capability.BRIDGE_NETWORK: "bridge" not in self.networks,
+            Capability.EGRESS: not self.egress,
+            Capability.MOUNTS: not self.mounts,
+        }
+        return frozenset(each for each in capabilities if not refused.get(each, False))
 
     def check_network(self, network: Network | Egress | str) -> Network | Egress | str:
         """The network. Raises InvalidRequest for one that is not allowed."""

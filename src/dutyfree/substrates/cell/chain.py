@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dutyfree.errors import Unsupported
 from dutyfree.images.flattening import flattened
@@ -16,6 +17,9 @@ from dutyfree.threads import in_thread_stoppable
 MAX_STORED = 32
 """The maximum of stored layers in a cell's root. Each layer slows every look-up of a missing file down, and the paths
 of all layers must fit into one page, the kernel's limit for mount options."""
+
+
+_HOST_ALONE: Final = Base()
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +47,7 @@ class Chains:
     async def resolve(self, image: Image) -> Chain:
         """The chain of an image. Raises InvalidRequest for a missing layer, CapacityError, SubstrateFailed."""
         if not image.layers:
-            return Chain(image, Base())
+            return Chain(image, _HOST_ALONE)
         live = [layer for layer in image.layers if layer.startswith("live:")]
         stored = image.layers[: len(image.layers) - len(live)]
         frozen = []

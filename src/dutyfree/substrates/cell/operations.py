@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final, NamedTuple
 
 
 class Verb(IntEnum):
@@ -65,8 +65,7 @@ class MountFlag(IntEnum):
     PRIVATE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One step of a plan."""
 
     verb: Verb
@@ -74,11 +73,13 @@ class Operation:
 
 
 Plan = list[Operation]
+_HEADER: Final = struct.Struct("<BI")
+"""The verb, and the length of its arguments."""
 
 
 def op(verb: Verb, *arguments: str | int) -> Operation:
     """An operation with its arguments as text."""
-    return Operation(verb, tuple(str(argument) for argument in arguments))
+    return Operation(verb, tuple(map(str, arguments)))
 
 
 def mkdir(path: str, mode: int = 0o755, owner: int = 0) -> Operation:
@@ -98,8 +99,8 @@ def bind(source: str, target: str, flags: int = 0) -> Operation:
 
 def encode(plan: Iterable[Operation]) -> bytes:
     """The plan in the spawner's wire format."""
-    parts = []
+    parts: list[bytes] = []
     for operation in plan:
         body = "\0".join((*operation.arguments, "")).encode("utf-8", "surrogateescape")
-        parts.append(struct.pack("<BI", operation.verb, len(body)) + body)
+        parts += (_HEADER.pack(operation.verb, len(body)), body)
     return b"".join(parts)

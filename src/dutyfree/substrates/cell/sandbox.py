@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, Snapshot, SpanListener
 from dutyfree.errors import InfraFailed, SandboxGone, SubstrateFailed
@@ -35,6 +35,7 @@ from dutyfree.substrates.cell.chain import Chain
 from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.ids import IdRange
+from dutyfree.substrates.cell.kinds import CellKind
 from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
@@ -67,17 +68,27 @@ class Cell:
     """The host's record of one cell: reads its limit counters, and ends it."""
 
     def __init__(
-        self, spawner: Spawner, handle: CellHandle, counters: GroupCounters, chain: Chain, ids: IdRange
+        self,
+        spawner: Spawner,
+        handle: CellHandle,
+        kind: CellKind,
+        find_counters: Callable[[], GroupCounters],
+        chain: Chain,
+        ids: IdRange,
     ) -> None:
         self._spawner = spawner
-        self._counters = counters
+        self._find_counters = find_counters
         self.handle = handle
+        self.kind = kind
         self.chain = chain
         self.ids = ids
-        self.pid = 0
-        self.spawned_ns = 0
         self.freezer: Freezer | None = None
         """Made when the cell is paused for the first time."""
+
+    @property
+    def pid(self) -> int:
+        """The process id of the cell's first process."""
+        return self.handle.pid
 
     @property
     def spawner_pid(self) -> int:
@@ -86,17 +97,17 @@ class Cell:
 
     def counters(self) -> LimitCounters:
         """The current counters of the cell's cgroups."""
-        return self._counters.counters()
+        return self._find_counters().counters()
 
     def memory_bytes(self) -> int | None:
         """The memory that is charged to the cell; None where that is not counted."""
-        return self._counters.memory_bytes()
+        return self._find_counters().memory_bytes()
 
-    def kill(self) -> None:
+    def kill(self, *, reports_death: bool = True) -> None:
         """Start to end the cell; `die` and `end` wait."""
         if self.freezer is not None:
             self.freezer.end()
-        self._spawner.kill(self.handle)
+        self._spawner.kill(self.handle, reports_death=reports_death)
 
     async def die(self) -> None:
         """Wait until no process of the cell runs any more, after `kill`. Raises SubstrateFailed."""
@@ -104,15 +115,16 @@ class Cell:
 
     async def end(self, within_s: float | None = REPLACED_CELL_S) -> None:
         """Kill the cell and wait until nothing of it is left. Raises SubstrateFailed."""
-        self.kill()
+        self.kill(reports_death=False)
         await self._wait_for(self.handle.gone, within_s)
 
-    async def _wait_for(self, event: asyncio.Future[Any], within_s: float | None) -> None:
-        if event.done():
+    async def _wait_for(self, event: asyncio.Event, within_s: float | None) -> None:
+        if within_s is None or event.is_set():
+            await event.wait()
             return
         try:
             async with asyncio.timeout(within_s):
-                await asyncio.shield(event)
+                await event.wait()
         except TimeoutError:
             raise SubstrateFailed(f"cell {self.handle.number} did not end within {within_s:g} s") from None
 
@@ -174,9 +186,10 @@ class CellSandbox(ReplaceableSandbox):
         self._old_cells.append(old)
         self._runner.move_to(channel, cell)
         leaving.fail(was_reset())
-        old.kill()
+        needs_ports = self._spec.network is not Network.NONE
+        old.kill(reports_death=needs_ports)
         self._release_chain_of(old)
-        if self._spec.network is not Network.NONE:
+        if needs_ports:
             await old.die()  # it uses ports of the host's network, which the new cell may need
 
     async def _end_old_cells(self, within_s: float | None) -> None:
@@ -370,7 +383,7 @@ class CellSandbox(ReplaceableSandbox):
             raise SandboxGone(f"sandbox {self.id} is gone")
         self._release_chain_of(old)
         self._cell = cell
-        self._old_cells = [each for each in (*self._old_cells, old) if not each.handle.gone.done()]
+        self._old_cells = [each for each in (*self._old_cells, old) if not each.handle.gone.is_set()]
         self._runner.move_to(channel, cell)
 
     async def _end(self) -> None:

@@ -29,7 +29,7 @@ ANSWER_TIMEOUT_S = 10.0
 
 Rights = list[tuple[int, int, "array.array[int]"]]
 
-_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP, _HOLD = 1, 2, 3, 4, 5, 6
+_PREPARE, _SPAWN, _KILL, _FREEZE, _DROP, _HOLD, _END = 1, 2, 3, 4, 5, 6, 7
 _PREPARED, _SPAWNED, _FAILED, _EXITED, _FROZEN, _DIED = 65, 66, 67, 68, 69, 70
 _TAG_CELL, _TAG_PID, _TAG_ERRNO, _TAG_STEP, _TAG_STATUS = 1, 2, 3, 4, 5
 _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EUSERS)
@@ -37,17 +37,36 @@ _FULL = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, e
 
 @dataclass(slots=True)
 class CellHandle:
-    """One cell of the spawner, with futures for the events of its life."""
+    """One cell of the spawner, with the events of its life."""
 
     number: int
-    spawned: asyncio.Future[int]
-    """The process id of the cell's first process, as this process sees it; -1 if the cell could not be made."""
-    dead: asyncio.Future[None]
-    """Done when no process of the cell runs any more."""
-    gone: asyncio.Future[int]
-    """The wait status, once nothing of the cell is left on the machine."""
+    pid: int = 0
+    """The process id of the cell's first process, as this process sees it; 0 before that, -1 if there is none."""
+    spawned_ns: int = 0
+    """When `pid` became known."""
+    spawned: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set when `pid` is known."""
+    dead: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set when no process of the cell runs any more."""
+    gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set when nothing of the cell is left on the machine."""
     failure: DutyfreeError | None = None
     on_failure: Callable[[DutyfreeError], None] | None = field(default=None, repr=False)
+    on_gone: Callable[[], None] | None = field(default=None, repr=False)
+
+    def was_spawned(self, pid: int) -> None:
+        """The cell has its first process, or (-1) will have none."""
+        if not self.pid:
+            self.pid, self.spawned_ns = pid, time.monotonic_ns()
+            self.spawned.set()
+
+    def has_gone(self) -> None:
+        """Nothing of the cell is left."""
+        self.was_spawned(-1)
+        self.dead.set()
+        self.gone.set()
+        if self.on_gone is not None:
+            self.on_gone()
 
 
 class Spawner:
@@ -129,17 +148,20 @@ class Spawner:
 
         Raises SubstrateFailed if the spawner is dead, and CapacityError if it does not read its requests.
         """
-        loop = asyncio.get_running_loop()
-        handle = CellHandle(number, loop.create_future(), loop.create_future(), loop.create_future())
+        handle = CellHandle(number)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [stream.fileno(), *trees]))]
         await self._send_with_retry(bytes([_SPAWN]) + plan, rights)
         self._handles[number] = handle
         return handle
 
-    def kill(self, handle: CellHandle) -> None:
-        """End a cell. `handle.gone` is done when nothing of it is left."""
-        if not handle.gone.done():
-            self._send_until_accepted(bytes([_KILL]) + encode([op(Verb.CELL, handle.number)]))
+    def kill(self, handle: CellHandle, *, reports_death: bool) -> None:
+        """End a cell. `handle.gone` is set when nothing of it is left.
+
+        `handle.dead` is set before if the spawner `reports_death`, which wakes this process once more.
+        """
+        if not handle.gone.is_set():
+            kind = _KILL if reports_death else _END
+            self._send_until_accepted(bytes([kind]) + encode([op(Verb.CELL, handle.number)]))
 
     async def freeze(self, handle: CellHandle, number: int) -> None:
         """Make a cell's writable space visible at `/frozen/NUMBER`. It stays after the cell's end, until `drop`.
@@ -234,17 +256,16 @@ class Spawner:
         elif handle is None:
             return
         elif kind == _SPAWNED:
-            if not handle.spawned.done():  # done if the waiting task was cancelled
-                handle.spawned.set_result(values.number(_TAG_PID))
+            handle.was_spawned(values.number(_TAG_PID))
         elif kind == _FAILED:
             handle.failure = _failure(values)
             if handle.on_failure:
                 handle.on_failure(handle.failure)
         elif kind == _DIED:
-            handle.dead.set_result(None)
+            handle.dead.set()
         elif kind == _EXITED:
             del self._handles[number]
-            _resolve_handle(handle, values.number(_TAG_STATUS))
+            handle.has_gone()
 
     def _died(self) -> None:
         self._release_control()
@@ -255,7 +276,7 @@ class Spawner:
             _resolve_freezing(frozen, self._dead)
         for handle in self._handles.values():
             handle.failure = handle.failure or self._dead
-            _resolve_handle(handle, -1)
+            handle.has_gone()
         self._handles.clear()
 
     def _stderr_tail(self) -> str:
@@ -291,14 +312,6 @@ class Spawner:
             if process.stderr:
                 process.stderr.close()
             self._process = None
-
-
-def _resolve_handle(handle: CellHandle, status: int) -> None:
-    if not handle.spawned.done():
-        handle.spawned.set_result(-1)
-    if not handle.dead.done():
-        handle.dead.set_result(None)
-    handle.gone.set_result(status)
 
 
 def _resolve_freezing(frozen: asyncio.Future[None], error: DutyfreeError | None) -> None:

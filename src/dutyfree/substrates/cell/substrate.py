@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from dutyfree import fork_safety
@@ -23,7 +24,6 @@ from dutyfree.model import (
     Isolation,
     Network,
     Phase,
-    Resources,
     SandboxSpec,
     Span,
     Unenforced,
@@ -33,22 +33,19 @@ from dutyfree.native import guest_path, spawner_path
 from dutyfree.places import state_directory
 from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
-from dutyfree.substrates.cell.caches import NO_CACHES, CacheLower, find_versions
+from dutyfree.substrates.cell.caches import NO_CACHES, CacheVersions, find_versions
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
 from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.ids import SHARED, IdRange
+from dutyfree.substrates.cell.kinds import CellKind, CellKinds
 from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.shown import NOTHING_SHOWN, ShownSources
 from dutyfree.substrates.cell.spawner import Spawner
-from dutyfree.substrates.memory_disk import memory_disk_bytes
-from dutyfree.substrates.sources import Source
 from dutyfree.wire.channel import Channel
-
-COMMON_PLANS = 256
 
 
 class CellSubstrate(Substrate):
@@ -81,14 +78,9 @@ class CellSubstrate(Substrate):
         self._spawner: Spawner | None = None
         self._owner: owner.Owner | None = None
         self._setting: Setting | None = None
-        self._gaps: tuple[Unenforced, ...] = ()
-        """`Setting.gaps`, worked out once: each creation needs them."""
         self._disks: DiskTemplates | None = None
-        self._plans: dict[tuple[object, ...], bytes] = {}
-        self._steps: dict[Resources, tuple[cgroups.GroupStep, ...]] = {}
         self._capabilities = self._find_capabilities()
         """Worked out again by `open`, and then no more: each creation asks for them."""
-        self._conditions: dict[tuple[object, ...], purity.Condition] = {}
         self.merging = asyncio.Lock()
         """Saved caches are merged one at a time: threads that wait for each other's locks would keep others waiting."""
 
@@ -106,7 +98,7 @@ class CellSubstrate(Substrate):
         }  # fmt: skip
         if self._setting is not None:
             found |= {cgroups.CAPABILITIES[name] for name in self._setting.cgroups.homes}
-            found -= {gap.what for gap in self._gaps}
+            found -= {gap.what for gap in self._setting.gaps}
             found |= {Capability.PAUSE} if self._setting.cgroups.freezer else set()
             found -= {Capability.USERS} if self._setting.rootless else set()
         if Capability.DENY_NETWORK not in found:
@@ -130,9 +122,9 @@ class CellSubstrate(Substrate):
             claimed.release(found)
             raise
         self._spawner, self._owner, self._setting = spawner, claimed, setting
-        self._gaps = tuple(setting.gaps)
         self._capabilities = self._find_capabilities()
         self._disks = DiskTemplates(claimed.disk_directory)
+        self._kinds = CellKinds(setting, self._disks)
         self.frozen = FrozenLayers(spawner, setting)
         self.chains = Chains(self.store, self.frozen, setting)
 
@@ -165,18 +157,25 @@ class CellSubstrate(Substrate):
         with on_failure(self.chains.release, chain):
             channel, theirs = self.stream()
             cell = await self.spawn(spec, chain, channel, theirs)
-        try:
-            fresh = self._fresh(spec, cell)
-        except SubstrateFailed as error:
-            channel.close()
-            await asyncio.shield(cell.end())
-            self.chains.release(chain)
-            raise await _with_cause(error) from error
-        sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
+        kind = cell.kind
+        if kind.fresh is None:
+            try:
+                kind.fresh = self.condition(spec, cell)
+            except SubstrateFailed as error:
+                channel.close()
+                await asyncio.shield(cell.end())
+                self.chains.release(chain)
+                raise await _with_cause(error) from error
+        unenforced = kind.unenforced
+        if setting.own_ids and cell.ids is SHARED:
+            reason = "there are too many cells, or a file system cannot translate ids"
+            unenforced = (*unenforced, Unenforced(Capability.OWN_IDS, reason))
+        sandbox = CellSandbox(self, cell, channel, spec, kind.fresh, unenforced, on_span)
         self._alive.add(sandbox)
         if on_span is not None:
-            on_span(Span(Phase.CREATE, start_ns, cell.spawned_ns, sandbox.id, "spawn"))
-            on_span(Span(Phase.READY, cell.spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
+            spawned_ns = cell.handle.spawned_ns
+            on_span(Span(Phase.CREATE, start_ns, spawned_ns, sandbox.id, "spawn"))
+            on_span(Span(Phase.READY, spawned_ns, time.monotonic_ns(), sandbox.id, "handshake"))
         return sandbox
 
     @property
@@ -201,25 +200,23 @@ class CellSubstrate(Substrate):
             setting, spawner = self._opened(), self._spawner
             assert spawner is not None
             number = self.next_number()
-            template = await self._template(spec)
+            template = await self._template(spec) if spec.writes is Writes.DISK else None
             shown = await self._shown(setting, spec) if spec.mounts else NOTHING_SHOWN
             caches = find_versions(self.store, spec.caches, rootless=setting.rootless) if spec.caches else NO_CACHES
             with contextlib.closing(shown), on_failure(caches.release):
-                ids = self._take_ids(setting, spec, chain, caches.lowers)
+                kind = self._kinds.find(spec, chain.base, shown.sources, caches.lowers)
+                ids = self._take_ids(kind)
                 with on_failure(self._give_back_ids, ids):
-                    individual = plan.individual_plan(
-                        setting, number, spec, self._group_steps(setting, spec), template, ids
-                    )
-                    common = self._common_plan(setting, spec, chain, shown.sources, caches.lowers)
-                    handle = await spawner.spawn(number, encode(individual) + common, theirs, shown.trees)
-        handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
-        handle.gone.add_done_callback(lambda _: caches.release())
-        cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
+                    individual = plan.individual_plan(setting, number, spec, kind.groups, template, ids)
+                    handle = await spawner.spawn(number, encode(individual) + kind.plan, theirs, shown.trees)
+        handle.on_gone = partial(self._give_back, ids, caches)
+        cell = Cell(
+            spawner, handle, kind, partial(cgroups.counters, setting.cgroups, setting.owner, number), chain, ids
+        )
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
-            cell.pid = await handle.spawned
-            cell.spawned_ns = time.monotonic_ns()
             await channel.handshake()
+            await handle.spawned.wait()  # mostly before the handshake, but by another way
         except BaseException as error:
             channel.close()
             await asyncio.shield(cell.end())
@@ -233,47 +230,18 @@ class CellSubstrate(Substrate):
     async def _shown(self, setting: Setting, spec: SandboxSpec) -> ShownSources:
         return await ShownSources.find(spec.mounts, self.store.root, rootless=setting.rootless)
 
-    def _take_ids(self, setting: Setting, spec: SandboxSpec, chain: Chain, caches: tuple[CacheLower, ...]) -> IdRange:
+    def _take_ids(self, kind: CellKind) -> IdRange:
         if self._owner is None:
             raise SubstrateFailed("the substrate is being closed")
-        if not plan.can_have_own_ids(setting, spec, chain.base, caches):
-            return SHARED
-        return self._owner.ids.take() or SHARED
+        return (self._owner.ids.take() if kind.can_have_own_ids else None) or SHARED
+
+    def _give_back(self, ids: IdRange, caches: CacheVersions) -> None:
+        self._give_back_ids(ids)
+        caches.release()
 
     def _give_back_ids(self, ids: IdRange) -> None:
         if ids is not SHARED and self._owner is not None:
             self._owner.ids.give_back(ids)
-
-    def _common_plan(
-        self,
-        setting: Setting,
-        spec: SandboxSpec,
-        chain: Chain,
-        sources: tuple[Source, ...],
-        caches: tuple[CacheLower, ...],
-    ) -> bytes:
-        key = (*self._plan_key(spec, chain), sources, caches)
-        if key not in self._plans:
-            if len(self._plans) == COMMON_PLANS:
-                self._plans.clear()
-                self._conditions.clear()
-            self._plans[key] = encode(plan.common_plan(setting, spec, chain.base, sources, caches))
-        return self._plans[key]
-
-    def _group_steps(self, setting: Setting, spec: SandboxSpec) -> tuple[cgroups.GroupStep, ...]:
-        steps = self._steps.get(spec.resources)
-        if steps is None:
-            if len(self._steps) == COMMON_PLANS:
-                self._steps.clear()
-            steps = self._steps[spec.resources] = cgroups.cell_steps(setting.cgroups, setting.owner, spec.resources)
-        return steps
-
-    def _fresh(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
-        """The condition of a new cell with the same plan. Read from this cell, which is new, if it is not known yet."""
-        key = self._plan_key(spec, cell.chain)
-        if key not in self._conditions:
-            self._conditions[key] = self.condition(spec, cell)
-        return self._conditions[key]
 
     def condition(self, spec: SandboxSpec, cell: Cell) -> purity.Condition:
         """The current condition of a cell. Raises SubstrateFailed if it is dead."""
@@ -319,24 +287,6 @@ class CellSubstrate(Substrate):
         """Whether the upper is on disk and has a size limit that this host can enforce."""
         assert self._disks is not None
         return spec.writes is Writes.DISK and spec.resources.disk_bytes is not None and self._disks.missing is None
-
-    def _unenforced(self, setting: Setting, spec: SandboxSpec, cell: Cell) -> tuple[Unenforced, ...]:
-        found = cgroups.unenforced(setting.cgroups, spec.resources)
-        if setting.own_ids and cell.ids is SHARED:
-            reason = "there are too many cells, or a file system cannot translate ids"
-            found.append(Unenforced(Capability.OWN_IDS, reason))
-        found += [gap for gap in self._gaps if gap.what is not Capability.HOST_FILES or spec.image.over_host]
-        if spec.writes is Writes.DISK and spec.resources.disk_bytes is not None and self._disks is not None:
-            missing = self._disks.missing
-            found += [Unenforced(Capability.LIMIT_DISK, missing)] if missing else []
-        return tuple(found)
-
-    def _plan_key(self, spec: SandboxSpec, chain: Chain) -> tuple[object, ...]:
-        """The key of a cell's common plan: cells with the same key are also in the same condition when they are new."""
-        disk_bytes = spec.resources.disk_bytes if self._is_limited(spec) else None
-        memory_bytes = memory_disk_bytes(spec.resources)
-        shown = (spec.mounts, spec.caches)
-        return (chain.base, spec.network, spec.writes, disk_bytes, spec.hostname, memory_bytes, shown)
 
     def forget(self, sandbox: CellSandbox) -> None:
         """Remove a sandbox of which nothing is left from the list of live ones."""

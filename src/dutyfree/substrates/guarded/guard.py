@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from types import TracebackType
 
 from dutyfree.contract import Sandbox
 from dutyfree.errors import DutyfreeError, InfraFailed, SandboxGone, SubstrateFailed
+from dutyfree.substrates.guarded.bounded import BoundedCall, Deadlines
 
 
 class Guard:
     """Entered around each call: refuses it when the sandbox is gone, destroys the sandbox when the machinery fails.
 
     Destruction happens once for all callers, goes on when a caller is cancelled, has a deadline, and is tried again by
-    the next call after a failure. Substrates do none of this themselves. `on_end` is called once, after the sandbox was
-    destroyed.
+    the next call after a failure. Substrates do none of this themselves. `on_end` is called with the sandbox, after
+    it was destroyed.
     """
 
-    def __init__(self, sandbox: Sandbox, destroy_timeout_s: float, on_end: Callable[[], None]) -> None:
+    def __init__(self, sandbox: Sandbox, deadlines: Deadlines, on_end: Callable[[Sandbox], object]) -> None:
         self._sandbox = sandbox
-        self._destroy_timeout_s = destroy_timeout_s
+        self._deadlines = deadlines
         self._on_end = on_end
-        self._destruction: asyncio.Future[None] | None = None
-        """The end of the destruction that has begun last."""
+        self._destruction: BoundedCall[None] | None = None
+        """The destruction that has begun last."""
 
     @property
     def gone(self) -> bool:
@@ -38,18 +38,17 @@ class Guard:
 
     async def destroy(self) -> None:
         """Destroy the sandbox, or wait for the destruction under way. Raises SubstrateFailed."""
-        await asyncio.shield(self.start_destruction())
+        destruction = self.start_destruction()
+        await destruction.settled()
+        if (failure := self._failure(destruction)) is not None:
+            raise failure
 
-    def start_destruction(self) -> asyncio.Future[None]:
-        """Refuse calls from now on, and destroy the sandbox in the background. Returns the end of the destruction."""
-        ended = self._destruction
-        if ended is None or (ended.done() and ended.exception() is not None):
-            loop = asyncio.get_running_loop()
-            ended = self._destruction = loop.create_future()
-            work = loop.create_task(self._sandbox.destroy())
-            deadline = loop.call_later(self._destroy_timeout_s, self._late, work, ended)
-            work.add_done_callback(functools.partial(self._ended, ended, deadline))
-        return ended
+    def start_destruction(self) -> BoundedCall[None]:
+        """Refuse calls from now on, and destroy the sandbox in the background."""
+        begun = self._destruction
+        if begun is None or begun.late or begun.error is not None or begun.task.cancelled():
+            begun = self._destruction = BoundedCall(self._destroy, self._deadlines)
+        return begun
 
     async def __aenter__(self) -> None:
         self.check()
@@ -70,23 +69,16 @@ class Guard:
         except SubstrateFailed as failure:
             error.add_note(f"and then its sandbox could not be destroyed: {failure}")
 
-    def _late(self, work: asyncio.Task[None], ended: asyncio.Future[None]) -> None:
-        """The destruction has taken too long: it fails now, also if it ignores its cancellation."""
-        work.cancel()
-        message = f"sandbox {self._sandbox.id} was not destroyed in {self._destroy_timeout_s:g} s"
-        ended.set_exception(SubstrateFailed(message))
+    async def _destroy(self) -> None:
+        await self._sandbox.destroy()
+        self._on_end(self._sandbox)
 
-    def _ended(self, ended: asyncio.Future[None], deadline: asyncio.TimerHandle, work: asyncio.Task[None]) -> None:
-        if ended.done():
-            return
-        deadline.cancel()
-        error = asyncio.CancelledError() if work.cancelled() else work.exception()
-        if error is None:
-            self._on_end()
-            ended.set_result(None)
-        elif isinstance(error, SubstrateFailed):
-            ended.set_exception(error)
-        else:
-            failure = SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed: {error!r}")
-            failure.__cause__ = error
-            ended.set_exception(failure)
+    def _failure(self, destruction: BoundedCall[None]) -> SubstrateFailed | None:
+        if destruction.late:
+            return SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed in {self._deadlines.within_s:g} s")
+        error = asyncio.CancelledError() if destruction.task.cancelled() else destruction.error
+        if error is None or isinstance(error, SubstrateFailed):
+            return error
+        failure = SubstrateFailed(f"sandbox {self._sandbox.id} was not destroyed: {error!r}")
+        failure.__cause__ = error
+        return failure

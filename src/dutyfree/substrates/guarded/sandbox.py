@@ -18,6 +18,7 @@ from dutyfree.contract import (
 from dutyfree.errors import InfraFailed, SandboxGone, Unsupported
 from dutyfree.model import Action, Command, ListeningPort, Metrics, Observation, SavedCache, Usage, User
 from dutyfree.substrates.forwarding import ForwardingSandbox
+from dutyfree.substrates.guarded.bounded import Deadlines
 from dutyfree.substrates.guarded.connections import GuardedConnection, GuardedDatagrams, GuardedListener
 from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.guard import Guard
@@ -25,18 +26,19 @@ from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, Gua
 
 
 class GuardedSandbox(ForwardingSandbox):
-    """`inner`, guarded. `on_end` is called after its destruction; `adopt` guards the sandboxes it is forked into."""
+    """`inner`, guarded. `deadlines` are those of destructions; `on_end` is called with `inner` after its destruction;
+    `adopt` guards its forks."""
 
     def __init__(
         self,
         inner: Sandbox,
-        destroy_timeout_s: float,
-        on_end: Callable[[GuardedSandbox], None],
+        deadlines: Deadlines,
+        on_end: Callable[[Sandbox], object],
         adopt: Callable[[Sandbox], Sandbox],
     ) -> None:
         super().__init__(inner)
         self._adopt = adopt
-        self._guard = Guard(inner, destroy_timeout_s, lambda: on_end(self))
+        self._guard = Guard(inner, deadlines, on_end)
         self.files = GuardedFiles(inner.files, self._guard)
 
     @property
