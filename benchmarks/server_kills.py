@@ -29,7 +29,7 @@ from typing import Any
 import dutyfree
 from dutyfree.testing import leaks
 from server import serving
-from server_load import parents
+from server_load import Http, parents
 
 WORKERS = 8
 SERVING_S = 30.0
@@ -76,6 +76,11 @@ def is_native(error: Exception) -> bool:
 def is_sdk(error: Exception) -> bool:
     """Whether it is E2B's, or what the SDK raises when its connection breaks."""
     return type(error).__module__.partition(".")[0] in ("e2b", "httpx", "httpcore", "connectrpc")
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether a connection was broken, or refused."""
+    return isinstance(error, OSError | IndexError)
 
 
 def processes(server: int, what: str) -> list[int]:
@@ -155,7 +160,13 @@ async def kill_gateways(server: dict[str, Any], options: argparse.Namespace) -> 
     from e2b import AsyncSandbox
 
     access = {"api_key": server["token"], "api_url": server["http"], "sandbox_url": server["http"]}
-    native, sdk = Seen(), Seen()
+    native, sdk, probes, client = Seen(), Seen(), Seen(), Http(server["http"], server["token"])
+
+    async def listed() -> None:
+        status, _, _ = await client.send("GET", "/v2/sandboxes")
+        if status != 200:
+            raise OSError(status)
+
     times_s = []
     async with dutyfree.connect(server["native"], token=server["token"]) as host:
         boxes = [await host.acquire() for _ in range(WORKERS // 2)]
@@ -176,8 +187,7 @@ async def kill_gateways(server: dict[str, Any], options: argparse.Namespace) -> 
             for turn in range(options.kills):
                 await asyncio.sleep(random.uniform(0.2, 0.6))
                 await killed(server["pid"], "gateway", turn)
-                listed = lambda: AsyncSandbox.list(**access).next_items()  # noqa: E731
-                times_s.append(await again_s(listed, is_sdk, sdk))
+                times_s.append(await again_s(listed, is_broken, probes))
         left = [await box.run("cat /count") for box in boxes]
         texts = [seen.stdout.decode() for seen in left]
         texts += [(await each.commands.run("cat /count")).stdout for each in sandboxes]

@@ -19,14 +19,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dutyfree
 from server import serving
 from server_kills import processes
-from server_load import memory
+from server_load import Http, memory
 
 HOLD_S = 0.5
 CALIBRATE_S = 5.0
@@ -69,26 +68,6 @@ async def by_native(host: dutyfree.Host, seen: Outcomes, who: str) -> None:
         await box.close()
     except dutyfree.DutyfreeError as error:
         seen.add(f"{who}, at its end: {type(error).__name__}", start_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Http:
-    """A client that costs little: with a thousand requests under way, libraries take seconds for themselves."""
-
-    address: str
-    token: str
-
-    async def send(self, method: str, path: str, body: str = "") -> tuple[int, str, str]:
-        """A request over a connection of its own: status, headers and body of the answer. Raises OSError."""
-        host, port = self.address.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nX-API-Key: {self.token}\r\nConnection: close\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-            head, _, answer = (await reader.read()).decode().partition("\r\n\r\n")
-        finally:
-            writer.close()
-        return int(head.split()[1]), head.lower(), answer
 
 
 async def by_http(client: Http, seen: Outcomes, who: str) -> None:

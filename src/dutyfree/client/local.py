@@ -484,8 +484,13 @@ class LocalHost(Host):
 
 
 def watch_ends(host: LocalHost, listener: Callable[[Lease, str], None]) -> None:
-    """Call `listener` with each lease of an open host that has ended, and how: for a server, which keeps records."""
-    host._opened_leasing().pool.on_end = lambda grant: listener(grant.lease, grant.fence.how)
+    """Call `listener` with each lease of an open host that has ended, and how: for a server, which keeps records.
+
+    Leases then keep no spans. Nobody would read them, and those of leases that last for days would fill its memory.
+    """
+    pool = host._opened_leasing().pool
+    pool.keep_no_spans()
+    pool.on_end = lambda grant: listener(grant.lease, grant.fence.how)
 
 
 def _image_user(image: Recipe | Image) -> User | None:

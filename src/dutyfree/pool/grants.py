@@ -129,14 +129,15 @@ class Grants:
     ) -> None:
         """`reports_wait` says whether the wait for a sandbox is reported as a span; otherwise its creation is.
 
-        `records` says whether grants keep their spans.
+        `records` says whether grants keep their spans at first.
         """
         self._stager = stager
         self._capabilities = capabilities
         self._on_span = on_span
         self._billing = billing
         self._reports_wait = reports_wait
-        self._records = records
+        self.records = records
+        """Whether leases that begin from now on keep their spans."""
         self._seals_secrets = stager.snapshots_hold_memory
         self._draining: set[asyncio.Task[None]] = set()
         """What reads the background processes of ended leases, until their sandboxes are reset or destroyed."""
@@ -188,7 +189,7 @@ class Grants:
         grant.ready_ns = now_ns()
         grant.live.spans.lease(grant.spent, grant.start_ns, grant.ready_ns)
         self._billing.leased(grant.rung, grant.spent)
-        if self._records:
+        if self.records:
             grant.live.spans.listener = listener = self._listener(grant)
             if self._reports_wait:
                 listener(Span(Phase.QUEUE, grant.start_ns, grant.ready_ns, grant.member.id, grant.rung))

@@ -243,6 +243,10 @@ class Pool:
         """The sandboxes and requests at this moment, and the counters since the pool was opened."""
         return summarise(self._name, self.core, self._now())
 
+    def keep_no_spans(self) -> None:
+        """Leases from now on keep no spans; the bill needs counters alone."""
+        self._grants.records = False
+
     def bill(self) -> Bill:
         """What the leases and the pool have cost from its opening to its end. May be called in any thread."""
         ready_ns = [grant.ready_ns for grant in tuple(self._active.values())]

@@ -145,7 +145,7 @@ def document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {
         "/health": {"get": _own("Whether the node answers", 503)},
         "/metrics": {"get": {**_own("Metrics for Prometheus", 401), "security": [{"operator": []}]}},
-        "/openapi.json": {"get": _own("This document")},
+        "/openapi.json": {"get": {**_own("This document", 401), "security": [{"key": []}, {"bearer": []}]}},
     }
     for (method, path), operation in CONTROL.items():
         parameters = [_parameter("sandboxID", "path")] if "{sandboxID}" in path else []

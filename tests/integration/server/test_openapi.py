@@ -52,7 +52,8 @@ def check_operation(operation: Any, raw: Raw, url: str, seen: Counter[int]) -> N
 @pytest.mark.timeout(120)
 def test_no_request_makes_the_server_fail(server: Serving) -> None:
     raw = Raw(server.port, server.make_token("schemathesis", *LIMITED))
-    document = Raw(server.port, token=None).send("GET", "/openapi.json").json
+    assert Raw(server.port, token=None).send("GET", "/openapi.json").status == 401
+    document = raw.send("GET", "/openapi.json").json
     seen: Counter[int] = Counter()
     for found in schemathesis.openapi.from_dict(document).get_all_operations():
         check_operation(found.ok(), raw, server.http, seen)

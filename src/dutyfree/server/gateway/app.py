@@ -19,7 +19,7 @@ _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class GatewayApp:
-    """Health and the OpenAPI document for all, metrics for operators; everything else belongs to a face."""
+    """Health for all, the OpenAPI document for clients, metrics for operators; everything else belongs to a face."""
 
     def __init__(self, access: NodeAccess, e2b: E2BApp, swerex: SwerexApp) -> None:
         self._access = access
@@ -34,7 +34,7 @@ class GatewayApp:
         elif scope["path"] == METRICS_PATH and scope["method"] == "GET":
             await self._metrics(scope, send)
         elif scope["path"] == OPENAPI_PATH and scope["method"] == "GET":
-            await _answer(send, 200, json.dumps(openapi.document()).encode(), b"application/json")
+            await self._openapi(scope, send)
         elif self._swerex.claims(scope):
             await self._swerex(scope, receive, send)
         else:
@@ -49,14 +49,27 @@ class GatewayApp:
         else:
             await _answer(send, 200, b"ok\n")
 
-    async def _metrics(self, scope: Scope, send: Send) -> None:
-        token = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+    async def _openapi(self, scope: Scope, send: Send) -> None:
         try:
-            text = await self._access.metrics(token.removeprefix("Bearer "))
+            await self._access.owner(_token(scope))
+        except DutyfreeError:
+            await _answer(send, 401, b"the description of this server needs a token\n")
+        else:
+            await _answer(send, 200, json.dumps(openapi.document()).encode(), b"application/json")
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        try:
+            text = await self._access.metrics(_token(scope))
         except DutyfreeError:
             await _answer(send, 401, b"metrics need an operator's token\n")
         else:
             await _answer(send, 200, text.encode(), _TEXT)
+
+
+def _token(scope: Scope) -> str:
+    """What `Authorization` or `X-API-Key` has; empty without one."""
+    given: dict[bytes, str] = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    return given.get(b"authorization", "").removeprefix("Bearer ") or given.get(b"x-api-key", "")
 
 
 async def _answer(send: Send, status: int, body: bytes, kind: bytes = b"text/plain; charset=utf-8") -> None:
