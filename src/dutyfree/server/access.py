@@ -8,12 +8,8 @@ from typing import Protocol
 
 from dutyfree.client.box import Box
 from dutyfree.client.host import Host
-from dutyfree.errors import CallerError, LeaseLost, SubstrateFailed
+from dutyfree.errors import LeaseLost, SubstrateFailed, Unauthenticated
 from dutyfree.leases.table import Lease
-
-
-class Unauthorized(CallerError):
-    """The token is missing, wrong or revoked."""
 
 
 class Access(Protocol):
@@ -24,7 +20,7 @@ class Access(Protocol):
         """The host behind the face."""
 
     async def owner(self, token: str) -> str:
-        """The owner that a token stands for. Raises Unauthorized for a wrong one."""
+        """The owner that a token stands for. Raises Unauthenticated for a wrong one."""
 
     async def box(self, owner: str, lease_id: str) -> Box:
         """The box of a lease of this owner. Raises LeaseLost for any other id, with the same words."""
@@ -55,7 +51,7 @@ class StaticAccess:
             if hmac.compare_digest(known, given):
                 found = owner
         if found is None:
-            raise Unauthorized("the token is missing or wrong")
+            raise Unauthenticated("the token is missing or wrong")
         return found
 
     async def box(self, owner: str, lease_id: str) -> Box:

@@ -9,8 +9,8 @@ from contextlib import aclosing, contextmanager
 from typing import Final
 
 from dutyfree.client.box import Box
-from dutyfree.errors import CapacityError, DutyfreeError, LeaseLost, SandboxGone, SandboxPaused
-from dutyfree.server.access import Access, LostLease, Unauthorized
+from dutyfree.errors import CapacityError, DutyfreeError, LeaseLost, SandboxGone, SandboxPaused, Unauthenticated
+from dutyfree.server.access import Access, LostLease
 from dutyfree.server.e2b import connect, filesystem, identity, process, transfer, watching
 from dutyfree.server.e2b.accounts import Accounts
 from dutyfree.server.e2b.connect import Decoder, JsonObject
@@ -133,7 +133,7 @@ class E2BApp:
             await self._files(request, box)
         else:
             if not identity.is_token(request.header(b"x-access-token"), identity.daemon_token(box.lease)):
-                raise Unauthorized("the header X-Access-Token is missing or wrong")
+                raise Unauthenticated("the header X-Access-Token is missing or wrong")
             await self._rpc(request, await read_call(request, box, self._accounts, self._settings))
 
     async def _box(self, target: Target) -> Box:
@@ -181,7 +181,7 @@ class E2BApp:
             if signature is None or not identity.is_signed(
                 signature, expiration, path=path, operation=operation, user=name, token=token
             ):
-                raise Unauthorized(
+                raise Unauthenticated(
                     "the header X-Access-Token, or the signature of the URL, is missing, wrong or expired"
                 )
         user = await self._accounts.user(box, name)

@@ -19,9 +19,9 @@ from dutyfree.errors import (
     SandboxGone,
     SandboxPaused,
     SubstrateUnavailable,
+    Unauthenticated,
     Unsupported,
 )
-from dutyfree.server.access import Unauthorized
 from dutyfree.server.e2b.connect import JsonObject
 
 
@@ -103,7 +103,7 @@ def to_http(error: DutyfreeError) -> HttpError:
     """The answer of the control plane."""
     if isinstance(error, CapacityError):
         return busy(error)
-    if isinstance(error, Unauthorized):
+    if isinstance(error, Unauthenticated):
         return HttpError(401, str(error))
     if isinstance(error, LeaseLost | SandboxGone | ImageNotFound):
         return HttpError(404, str(error))

@@ -14,7 +14,7 @@ from dutyfree.codec.values import optional, text
 from dutyfree.errors import LeaseLost, SubstrateFailed, Unauthenticated
 from dutyfree.leases.table import Lease
 from dutyfree.remote.host import RemoteHost, connection_of
-from dutyfree.server.access import LostLease, Unauthorized, no_lease
+from dutyfree.server.access import LostLease, no_lease
 
 TRUSTED_S: Final = 1.0
 """How long a token that was valid is not asked about again: so long may a revoked one still work."""
@@ -36,9 +36,9 @@ class NodeAccess:
         return self._host
 
     async def owner(self, token: str) -> str:
-        """The owner of a token. Raises Unauthorized."""
+        """The owner of a token. Raises Unauthenticated."""
         if not token:
-            raise Unauthorized("the token is missing or wrong")
+            raise Unauthenticated("the token is missing or wrong")
         key = hashlib.sha256(token.encode("utf-8", "replace")).digest()
         known = self._trusted.get(key)
         if known is not None and known[1] > time.monotonic():
@@ -47,7 +47,7 @@ class NodeAccess:
             answer, _ = await connection_of(self._host).call("authenticate", token=token)
         except Unauthenticated:
             self._trusted.pop(key, None)
-            raise Unauthorized("the token is missing or wrong") from None
+            raise Unauthenticated("the token is missing or wrong") from None
         owner = answer.required("owner", text)
         self._trusted[key] = (owner, time.monotonic() + TRUSTED_S)
         while len(self._trusted) > MAX_TRUSTED:

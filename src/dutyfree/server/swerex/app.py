@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from dutyfree.errors import CapacityError, DutyfreeError
-from dutyfree.server.access import Access, Unauthorized
+from dutyfree.errors import CapacityError, DutyfreeError, Unauthenticated
+from dutyfree.server.access import Access
 from dutyfree.server.swerex import commands, http, requests, sessions, uploads
 from dutyfree.server.swerex.failures import Failure, of_dutyfree
 from dutyfree.server.swerex.form import Form
@@ -90,7 +90,7 @@ class SwerexApp:
         token, slash, name = given.partition("/")
         try:
             owner = await self._access.owner(token)
-        except Unauthorized:
+        except Unauthenticated:
             raise Refused(401, "Invalid API Key") from None
         if slash and NAME.fullmatch(name) is None:
             raise Refused(400, "the name of a sandbox has 1 to 64 letters, digits and . _ - (then @TEMPLATE)")
