@@ -62,6 +62,9 @@ async def open_channel(
     except LinkFailed as error:
         words = carrier.stderr_tail
         raise SubstrateFailed(f"the guest did not come up: {words or error.message}") from error
+    except DeadlineExceeded as error:
+        hint = "for a service without StreamInput: the option stdin=calls" if send == "stream" else error.hint
+        raise DeadlineExceeded(error.message, hint=hint) from None
     except TimeoutError:
         channel.close()
         raise DeadlineExceeded("the guest's command did not tell its environment in time") from None
