@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ from dutyfree.errors import (
     Unsupported,
 )
 from dutyfree.leases.secret import Secret
-from dutyfree.model import Capability, Image, Isolation, Phase, SandboxSpec, Span
+from dutyfree.model import Capability, Image, Isolation, Phase, SandboxSpec, SavedCache, Span
 from dutyfree.protocol.forms import BOX_FACTS, HOST_FACTS, LEASE, BoxFacts, HostFacts
 from dutyfree.protocol.frames import SNAPSHOT_PREFIX
 from dutyfree.remote.address import Address
@@ -35,7 +36,7 @@ from dutyfree.tables import Table
 
 URL_VARIABLE: Final = "DUTYFREE_URL"
 _OF_THIS_MACHINE: Final = frozenset(
-    {Capability.IMAGES, Capability.HOST_FILES, Capability.MOUNTS, Capability.HOST_PROCESSES}
+    {Capability.IMAGES, Capability.HOST_FILES, Capability.MOUNTS, Capability.CACHES, Capability.HOST_PROCESSES}
 )
 """What means the store, the files and the processes of this machine. A server has its own."""
 _DEFAULT: Final = SandboxSpec()
@@ -127,7 +128,7 @@ class RemoteSubstrate(Substrate):
             raise Unsupported("a server cannot start sandboxes from layers of this machine", hint=hint)
         if spec.hostname != _DEFAULT.hostname:
             raise Unsupported("sandboxes of a server have the hostname that the server gives them")
-        self.check(SandboxSpec(network=spec.network, mounts=spec.mounts))
+        self.check(replace(spec, image=_DEFAULT.image))
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -186,6 +187,9 @@ class ServerSandbox(RemoteSandbox):
 
     def _forked(self, facts: BoxFacts) -> RemoteSandbox:
         return ServerSandbox(self._family, facts, self._on_span)
+
+    async def save_cache(self, name: str) -> SavedCache:
+        raise Unsupported("a server as a substrate has no caches", hint="lease through `connect`, with caches=[...]")
 
     async def call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
         try:
