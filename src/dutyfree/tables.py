@@ -7,11 +7,11 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.values import dataclass
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 

@@ -7,12 +7,13 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from dutyfree.checked import seconds, text
 from dutyfree.errors import InvalidRequest, LeaseLost
+from dutyfree.values import dataclass
 
 MAX_NAME_CHARACTERS: Final = 256
 """The most characters of an owner's name, and of a key."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from dutyfree.guest import LimitCounters
 from dutyfree.model import Resources
+from dutyfree.values import dataclass
 
 CONTROLLERS = ("memory", "pids", "cpu")
 FREEZER = "freezer"

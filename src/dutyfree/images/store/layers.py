@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
@@ -17,6 +17,7 @@ from dutyfree.images.store import documents, staging
 from dutyfree.images.store.holds import DESCRIPTION, Hold, Holds, missing
 from dutyfree.images.store.layout import hex_of, is_hex
 from dutyfree.images.trees import measure
+from dutyfree.values import dataclass
 
 TREE = "tree"
 _ATTEMPTS = 10

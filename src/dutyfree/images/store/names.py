@@ -7,13 +7,13 @@ import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import ImageNotFound, InvalidRequest
 from dutyfree.images.store import documents
 from dutyfree.model.image import Image
 from dutyfree.publish import sync_directory
+from dutyfree.values import dataclass
 
 MAX_SOURCE_CHARACTERS = 1000
 MIN_PREFIX_DIGITS = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dutyfree.errors import Unsupported
 from dutyfree.images.flattening import flattened
@@ -12,6 +12,7 @@ from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, with_modes
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
 from dutyfree.threads import in_thread_stoppable
+from dutyfree.values import dataclass
 
 MAX_STORED = 32
 """The maximum of stored layers in a cell's root. Each layer slows every look-up of a missing file down, and the paths

@@ -13,10 +13,10 @@ import pwd
 import stat
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from dutyfree.images.ownership import SUBORDINATE_COUNT
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
@@ -16,6 +16,7 @@ from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.setting import Lower, Setting, parents
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 from dutyfree.threads import in_thread_stoppable
+from dutyfree.values import dataclass
 
 MAX_FROZEN = 512
 """A limit, because each frozen layer is a mount of the spawner, and every new cell starts with a copy of all mounts."""

@@ -12,7 +12,6 @@ import os
 import pwd
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
@@ -32,6 +31,7 @@ from dutyfree.substrates.cell.parts import (
     not_for_cells,
     of_installation,
 )
+from dutyfree.values import dataclass
 
 OWN_DIRECTORIES: dict[str, int] = {
     "/dev": 0o755,

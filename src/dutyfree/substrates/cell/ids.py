@@ -11,11 +11,11 @@ import fcntl
 import os
 import random
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
+from dutyfree.values import dataclass
 
 RANGES = 0x0FFE
 """The number of ranges, including number 0, which files belong to. Higher ids are not usable: systemd reserves the next

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
+
+from dutyfree.values import dataclass
 
 
 class Verb(IntEnum):

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell import shown
 from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
+from dutyfree.values import dataclass
 from dutyfree.wire.fields import Fields
 
 MAX_MESSAGE_BYTES = 128 * 1024
