@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +20,8 @@ Default = TypeVar("Default")
 
 def read_document(path: Path, what: str) -> dict[str, Any]:
     """The TOML in a file; `what` it is, "recipe" for one, is for messages. Raises InvalidRequest, with the path."""
+    import tomllib  # slow to import, and most processes read no TOML
+
     data = _beginning(path, MAX_FILE_BYTES + 1, f"the {what} ")
     if len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(f"{path}: a {what} has at most {MAX_FILE_BYTES} bytes", hint="give big things as files")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +41,8 @@ def needed_files(command: str, *, brought: bool) -> Iterator[str]:
 
     `brought`: the sandbox has the first of them, at a path of its own.
     """
+    import shutil  # slow to import, and most commands are found
+
     path = os.path.abspath(command) if "/" in command else shutil.which(command)  # noqa: PTH100 - links are wanted
     if path is None or not Path(path).is_file():
         return

@@ -9,9 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
-from dutyfree.client.action_log import ActionLog, LoggedSession
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
-from dutyfree.client.git import BoxGit
 from dutyfree.client.keeper import LeaseKeeper
 from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
 from dutyfree.client.process import UNLIMITED_BYTES, Process
@@ -40,7 +38,9 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
+    from dutyfree.client.action_log import ActionLog
     from dutyfree.client.egress import BoxEgress
+    from dutyfree.client.git import BoxGit
 
 
 class Box:
@@ -78,6 +78,8 @@ class Box:
     @property
     def git(self) -> BoxGit:
         """Changes of a git repository of the sandbox, as patches."""
+        from dutyfree.client.git import BoxGit
+
         return BoxGit(self.run)
 
     @property
@@ -220,7 +222,7 @@ class Box:
         with self._fence:
             inner = await self._sandbox.session(cwd=wanted.cwd, env=wanted.env, user=user)
         async with GuardedSession(inner, self._fence) as session:
-            yield session if self._log is None else LoggedSession(session, self._log)
+            yield session if self._log is None else self._log.session(session)
 
     @asynccontextmanager
     async def terminal(
@@ -293,6 +295,8 @@ class Box:
         Of each output at most 64 KiB, of all 64 MiB. It holds commands and output, and what secrets those have, but no
         environment. Raises InvalidRequest if the file cannot be written.
         """
+        from dutyfree.client.action_log import ActionLog
+
         title = f"lease {self.lease.id}, sandbox {self.id}"
         self._log = await ActionLog.open(path_text("path", path), title)
 

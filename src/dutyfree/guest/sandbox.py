@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import (
     DEFAULT_DIAL_TIMEOUT_S,
@@ -20,13 +21,13 @@ from dutyfree.contract import (
 from dutyfree.errors import Unsupported
 from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.limits import LimitWatch
-from dutyfree.guest.ports import Ports
 from dutyfree.guest.runner import Runner
-from dutyfree.guest.session import GuestSession
 from dutyfree.guest.stream import GuestActionStream
-from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, ListeningPort, Observation, Phase, Span, Unenforced, User
 from dutyfree.wire.channel import Channel
+
+if TYPE_CHECKING:
+    from dutyfree.guest.ports import Ports
 
 
 class GuestSandbox(Sandbox):
@@ -60,7 +61,8 @@ class GuestSandbox(Sandbox):
         self._give_back = destroy
         self._destroying = asyncio.Lock()
         self._destroyed = False
-        self._ports = Ports(self._runner) if ports else None
+        self._has_ports = ports
+        self._ports: Ports | None = None
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -79,6 +81,8 @@ class GuestSandbox(Sandbox):
     async def session(
         self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
     ) -> Session:
+        from dutyfree.guest.session import GuestSession  # most sandboxes have no session, terminal or port in use
+
         return await GuestSession.open(self._runner, cwd, env, user)
 
     async def terminal(
@@ -91,6 +95,8 @@ class GuestSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> Terminal:
+        from dutyfree.guest.terminal import GuestTerminal
+
         return await GuestTerminal.open(self._runner, command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
 
     async def dial(
@@ -108,10 +114,14 @@ class GuestSandbox(Sandbox):
         return await self._own_ports().datagrams(address, port)
 
     def _own_ports(self) -> Ports:
-        if self._ports is None:
+        if not self._has_ports:
             raise Unsupported(
                 "this sandbox has no ports of its own: its network is the host's", hint="use network none"
             )
+        if self._ports is None:
+            from dutyfree.guest.ports import Ports
+
+            self._ports = Ports(self._runner)
         return self._ports
 
     async def destroy(self) -> None:

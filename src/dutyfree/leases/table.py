@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-import secrets
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -68,7 +68,7 @@ class LeaseTable:
         remember_s: float = 600.0,
     ) -> None:
         """Lease ids begin with `prefix`. `wall_offset_s` is the time since 1970 minus the time that callers give."""
-        self._prefix = prefix if prefix is not None else secrets.token_hex(8)
+        self._prefix = prefix if prefix is not None else os.urandom(8).hex()
         self._wall_offset_s = wall_offset_s
         self._remembered = remembered
         self._remember_s = remember_s

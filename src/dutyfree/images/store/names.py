@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import time
@@ -124,6 +123,8 @@ def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
 
 def unknown(wanted: str, names: Iterable[str]) -> ImageNotFound:
     """The error for an unknown image; its hint has similar names."""
+    import difflib  # only mistakes need it
+
     close = difflib.get_close_matches(wanted, list(names), n=_SHOWN, cutoff=0.5)
     hint = f"similar names: {', '.join(close)}" if close else "`dutyfree image list` shows all images"
     return ImageNotFound(f"there is no image {wanted!r}", hint=hint)

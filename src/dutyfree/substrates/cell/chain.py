@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dutyfree.errors import Unsupported
-from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, with_modes
@@ -53,6 +52,8 @@ class Chains:
                 frozen.append(self._frozen.find(name))
             used = stored
             if len(stored) > MAX_STORED:
+                from dutyfree.images.flattening import flattened  # few images have so many layers
+
                 used = await in_thread_stoppable(
                     lambda on_bytes: flattened(self._store, stored, bottom=not image.over_host, on_bytes=on_bytes)
                 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -55,6 +54,8 @@ def _missing(directory: Path) -> str | None:
         return "an ordinary user cannot mount a file system image; uppers on tmpfs are limited"
     if directory.is_relative_to("/dev"):
         return "no directory on a disk is writable; uppers on tmpfs are limited"
+    import shutil  # slow to import, and few cells write to a disk
+
     if shutil.which("mkfs.ext4", path=_SEARCH_PATH) is None:
         return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
     if not os.access("/dev/loop-control", os.R_OK | os.W_OK):

@@ -11,7 +11,6 @@ from pathlib import Path
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
 from dutyfree.failure import await_on_failure
 from dutyfree.images.ownership import Ownership
-from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.setting import Lower, Setting, parents
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
@@ -78,6 +77,8 @@ class FrozenLayers:
         return layer
 
     def _fill(self, target: Path, trees: list[Path], on_bytes: Callable[[int], None]) -> None:
+        from dutyfree.images.trees.layers import copy_tree, merge_trees  # few programs take many snapshots
+
         target.mkdir(parents=True)
         if len(trees) == 1:
             copy_tree(trees[0], target, on_bytes=on_bytes)
