@@ -8,8 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-
-from dutyfree.values import dataclass
+from typing import NamedTuple
 
 
 class Verb(IntEnum):
@@ -65,20 +64,20 @@ class MountFlag(IntEnum):
     PRIVATE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One step of a plan."""
+class Operation(NamedTuple):
+    """One step of a plan. (A tuple: opening a substrate makes thousands of them.)"""
 
     verb: Verb
     arguments: tuple[str, ...] = ()
 
 
 Plan = list[Operation]
+_HEAD = struct.Struct("<BI")
 
 
 def op(verb: Verb, *arguments: str | int) -> Operation:
     """An operation with its arguments as text."""
-    return Operation(verb, tuple(str(argument) for argument in arguments))
+    return Operation(verb, tuple(map(str, arguments)))
 
 
 def mkdir(path: str, mode: int = 0o755, owner: int = 0) -> Operation:
@@ -99,7 +98,7 @@ def bind(source: str, target: str, flags: int = 0) -> Operation:
 def encode(plan: Iterable[Operation]) -> bytes:
     """The plan in the spawner's wire format."""
     parts = []
-    for operation in plan:
-        body = "\0".join((*operation.arguments, "")).encode("utf-8", "surrogateescape")
-        parts.append(struct.pack("<BI", operation.verb, len(body)) + body)
+    for verb, arguments in plan:
+        body = "\0".join((*arguments, "")).encode("utf-8", "surrogateescape")
+        parts += (_HEAD.pack(verb, len(body)), body)
     return b"".join(parts)
