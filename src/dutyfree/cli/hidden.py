@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dutyfree.errors import FileFailed
 
 if TYPE_CHECKING:
-    from dutyfree.client import Box
+    from dutyfree.client.box import Box
 
 NOT_FOUND: Final = 127
 """The exit code of a command that could not be started because a file is missing."""

@@ -8,16 +8,18 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
-from dutyfree.client.box import Box
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.fence import Fence
+
+if TYPE_CHECKING:
+    from dutyfree.client.box import Box
 
 P = ParamSpec("P")
 
 
-class LeaseBlock(AbstractAsyncContextManager[Box]):
+class LeaseBlock(AbstractAsyncContextManager["Box"]):
     """What `host.lease()` returns: a block, not a box."""
 
     def __init__(self, block: AbstractAsyncContextManager[Box]) -> None:

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from dutyfree.checked import FilePath
-from dutyfree.client.box import Box
 from dutyfree.client.dropped import lease_block, warn_of_dropped_block
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
@@ -19,6 +18,7 @@ from dutyfree.leases.table import Lease
 from dutyfree.model import Bill, Capability, Egress, Image, Isolation, Mount, Network, Recipe, Resources, User, Writes
 
 if TYPE_CHECKING:
+    from dutyfree.client.box import Box
     from dutyfree.client.groups import Group, Rollouts
     from dutyfree.images.recipes.progress import Progress
 

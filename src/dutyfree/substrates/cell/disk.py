@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from functools import cached_property
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
@@ -20,8 +21,11 @@ class DiskTemplates:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._making: dict[int, asyncio.Task[str]] = {}
-        self.missing = _missing(directory)
+
+    @cached_property
+    def missing(self) -> str | None:
         """Why disk sizes cannot be limited on this host; None if they can."""
+        return _missing(self._directory)
 
     async def template(self, size_bytes: int) -> str:
         """The path of an empty file system of that size. Raises SubstrateFailed."""

@@ -132,7 +132,7 @@ def _counted(paths: Collection[str]) -> list[str | int]:
 
 def _ask(request: str) -> str:
     """The answer of `dutyfree-spawner --survey`. Raises SubstrateUnavailable."""
-    command, given = [spawner_path(), "--survey"], request.encode("utf-8", "surrogateescape")
+    command, given = [str(spawner_path()), "--survey"], request.encode("utf-8", "surrogateescape")
     try:
         done = subprocess.run(command, input=given, capture_output=True, timeout=TIMEOUT_S, env={}, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -97,7 +97,7 @@ def bind(source: str, target: str, flags: int = 0) -> Operation:
 
 def encode(plan: Iterable[Operation]) -> bytes:
     """The plan in the spawner's wire format."""
-    parts = []
+    parts: list[bytes] = []
     for verb, arguments in plan:
         body = "\0".join((*arguments, "")).encode("utf-8", "surrogateescape")
         parts += (_HEAD.pack(verb, len(body)), body)

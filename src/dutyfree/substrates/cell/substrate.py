@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dutyfree import fork_safety
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -35,17 +36,19 @@ from dutyfree.substrates import hierarchies
 from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, plan, purity
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
-from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.operations import encode
-from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.shown import NOTHING_SHOWN, ShownSources
 from dutyfree.substrates.cell.spawner import Spawner
 from dutyfree.substrates.memory_disk import memory_disk_bytes
 from dutyfree.substrates.sources import Source
-from dutyfree.wire.channel import Channel
+
+if TYPE_CHECKING:
+    from dutyfree.substrates.cell.freezer import Freezer
+    from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
+    from dutyfree.wire.channel import Channel
 
 COMMON_PLANS = 256
 
@@ -169,6 +172,8 @@ class CellSubstrate(Substrate):
             await asyncio.shield(cell.end())
             self.chains.release(chain)
             raise await _with_cause(error) from error
+        from dutyfree.substrates.cell.sandbox import CellSandbox
+
         sandbox = CellSandbox(self, cell, channel, spec, fresh, self._unenforced(setting, spec, cell), on_span)
         self._alive.add(sandbox)
         if on_span is not None:
@@ -185,6 +190,8 @@ class CellSubstrate(Substrate):
 
     def stream(self) -> tuple[Channel, socket.socket]:
         """The two ends of a new cell's stream: a channel on our end, and the guest's end for `spawn`."""
+        from dutyfree.wire.channel import Channel
+
         ours, theirs = socket.socketpair()
         fork_safety.keep_from_children(theirs.fileno())  # a child's copy would hide the guest's death from us
         return Channel.over_socket(ours), theirs
@@ -209,6 +216,8 @@ class CellSubstrate(Substrate):
                     common = self._common_plan(setting, spec, chain, shown.sources)
                     handle = await spawner.spawn(number, encode(individual) + common, theirs, shown.trees)
         handle.gone.add_done_callback(lambda _: self._give_back_ids(ids))
+        from dutyfree.substrates.cell.sandbox import Cell
+
         cell = Cell(spawner, handle, cgroups.counters(setting.cgroups, setting.owner, number), chain, ids)
         handle.on_failure = lambda error: channel.fail(_as_infra(error))
         try:
@@ -291,6 +300,8 @@ class CellSubstrate(Substrate):
             raise Unsupported("cells cannot be paused here: this user may not freeze cgroups", hint=hint)
         if not os.path.isdir(group):  # noqa: PTH112,ASYNC240 - one call; with version 2, a cell with limits has it already
             await spawner.hold(cell.handle, self.next_number(), group)
+        from dutyfree.substrates.cell.freezer import Freezer
+
         return Freezer(group, cell.pid, cell.spawner_pid)
 
     def next_number(self) -> int:
