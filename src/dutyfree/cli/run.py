@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,12 +67,30 @@ def register(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command and return its code."""
+    if options.substrate == "cell":
+        begin_opening(options)
     with without_ssl() if options.substrate == "cell" else nullcontext():
         import asyncio
 
     if not command_words(options) and options.entrypoint == "none":
         raise InvalidRequest("there is no command to run", hint="for example: dutyfree run -- python3 -c 'print(1)'")
     return asyncio.run(_in_a_sandbox(options))
+
+
+def begin_opening(options: argparse.Namespace) -> None:
+    """Start the program that looks through the host's files for cells; meanwhile, this one imports modules.
+
+    Only where it is certain what is hidden from cells. If this fails, opening the host fails, and says why.
+    """
+    from dutyfree.images.ownership import is_root
+    from dutyfree.places import state_directory
+    from dutyfree.substrates.cell import hostroot
+
+    state = state_directory()
+    masks = (str(state), str((options.store or state / "images").absolute()))
+    if not options.option and all(map(os.path.lexists, masks)):
+        with suppress(DutyfreeError):
+            hostroot.begin(masks, rootless=not is_root())
 
 
 @contextmanager

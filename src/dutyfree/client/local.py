@@ -149,7 +149,7 @@ _LOADED_MEANWHILE: Final = (
     "client.box",
     "client.leasing",
 )
-_HEAD_START_S: Final = 0.004
+_HEAD_START_S: Final = 0.018
 
 
 class LocalHost(Host):

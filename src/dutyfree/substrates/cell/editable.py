@@ -8,6 +8,7 @@ substrate is opened (docs/adr/0012-copies-of-what-tools-edit.md).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import subprocess
@@ -50,6 +51,8 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 100_000
 """How many directory entries are read in all: a directory with millions of files must not delay `open`."""
 TIMEOUT_S = 60.0
+PIPE_BYTES = 1 << 20
+"""Room for all that is found, so that the program ends without a reader."""
 
 LOCKS = (
     "/etc/.pwd.lock", "/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/triggers/Lock",
@@ -83,12 +86,65 @@ class Editable:
     """The files that cells have with another content: paths, modes and contents."""
 
 
-def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] = TREES) -> Editable:
-    """Survey this host. Paths in `hidden`, and all below them, are left out. Raises SubstrateUnavailable.
+class Walk:
+    """A walk through this host's files, by a program of ours: meanwhile, this process can do something else.
+
+    Finds what every user may read, upper levels first. Paths in `hidden`, and all below them, are left out. Raises
+    SubstrateUnavailable.
+    """
+
+    def __init__(self, hidden: Collection[str], trees: Iterable[Tree] = TREES) -> None:
+        request: list[str | int] = [MAX_ENTRIES, MAX_BYTES, MAX_FILE_BYTES, MAX_STATE_BYTES]
+        request += [*_counted(hidden), *_counted(REPLACED_ONLY), *_counted(STATE)]
+        for tree in trees:
+            request += [tree.path, tree.levels, tree.directories, tree.copies, *_counted(tree.copied)]
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                [str(spawner_path()), "--survey"],
+                stdin=pipe, stdout=pipe, stderr=pipe, pipesize=PIPE_BYTES, env={}, cwd="/",
+            )  # fmt: skip
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as given:
+                given.write("".join(f"{word}\0" for word in request).encode("utf-8", "surrogateescape"))
+            self._process.stdin = None
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def found(self) -> tuple[dict[str, int], dict[str, int], list[tuple[str, int, int]]]:
+        """Waits. Directories with modes, those that do not belong to root with owners, and `Editable.copies`."""
+        directories: dict[str, int] = {}
+        owners: dict[str, int] = {}
+        files: list[tuple[str, int, int]] = []
+        words = iter(self._answer().split("\0"))
+        for kind, mode, owner, path in zip(words, words, words, words, strict=False):
+            uid = int(owner)
+            if kind == "F":
+                files.append((path, int(mode, 8), uid if uid < SUBORDINATE_COUNT else 0))
+                continue
+            directories[path] = int(mode, 8)
+            if 0 < uid < SUBORDINATE_COUNT:
+                owners[path] = uid
+        return directories, owners, files
+
+    def _answer(self) -> str:
+        try:
+            answer, complaint = self._process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.communicate()
+            raise _unavailable(error) from error
+        if self._process.returncode != 0:
+            raise _unavailable(plain(complaint.decode("utf-8", "replace")))
+        return answer.decode("utf-8", "surrogateescape")
+
+
+def survey(walk: Walk, *, one_user: bool) -> Editable:
+    """What the walk found, with the files that cells have of their own. Raises SubstrateUnavailable.
 
     `one_user`: cells have no user except root.
     """
-    directories, owners, files = _walk(hidden, trees)
+    directories, owners, files = walk.found()
     texts = [(path, 0o600, "") for path in LOCKS if os.path.lexists(path)]
     # Tools give the shadow files to another group; in cells without other groups, they work without these files.
     texts += [ONE_USER_APT] if one_user else [(path, 0o640, text) for path, text in _shadow_files().items()]
@@ -99,47 +155,12 @@ def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] =
     return Editable(tuple(directories.items()), owned, copies, tuple(texts))
 
 
-def _walk(
-    hidden: Collection[str], trees: Iterable[Tree]
-) -> tuple[dict[str, int], dict[str, int], list[tuple[str, int, int]]]:
-    """Directories with their modes, those that do not belong to root with their owners, and `Editable.copies`.
-
-    Upper levels come first. All of them can be read by every user. A program of ours walks: it is twice as fast, and
-    this process can do something else meanwhile.
-    """
-    words = [MAX_ENTRIES, MAX_BYTES, MAX_FILE_BYTES, MAX_STATE_BYTES]
-    request = [*words, *_counted(hidden), *_counted(REPLACED_ONLY), *_counted(STATE)]
-    for tree in trees:
-        request += [tree.path, tree.levels, tree.directories, tree.copies, *_counted(tree.copied)]
-    found = _ask("".join(f"{word}\0" for word in request)).split("\0")
-    directories: dict[str, int] = {}
-    owners: dict[str, int] = {}
-    files: list[tuple[str, int, int]] = []
-    for kind, mode, owner, path in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=False):
-        uid = int(owner)
-        if kind == "F":
-            files.append((path, int(mode, 8), uid if uid < SUBORDINATE_COUNT else 0))
-            continue
-        directories[path] = int(mode, 8)
-        if 0 < uid < SUBORDINATE_COUNT:
-            owners[path] = uid
-    return directories, owners, files
-
-
 def _counted(paths: Collection[str]) -> list[str | int]:
     return [len(paths), *paths]
 
 
-def _ask(request: str) -> str:
-    """The answer of `dutyfree-spawner --survey`. Raises SubstrateUnavailable."""
-    command, given = [str(spawner_path()), "--survey"], request.encode("utf-8", "surrogateescape")
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=TIMEOUT_S, env={}, cwd="/")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SubstrateUnavailable(f"the files of this machine cannot be looked through: {error}") from error
-    if done.returncode != 0:
-        raise SubstrateUnavailable(f"the files of this machine cannot be looked through: {plain(done.stderr.decode())}")
-    return done.stdout.decode("utf-8", "surrogateescape")
+def _unavailable(why: object) -> SubstrateUnavailable:
+    return SubstrateUnavailable(f"the files of this machine cannot be looked through: {why}")
 
 
 def _shadow_files() -> dict[str, str]:
