@@ -22,6 +22,8 @@ else:
         """`dataclasses.dataclass` with these parameters."""
         if cls is None:
             return lambda found: dataclass(found, init=init, eq=eq, frozen=frozen, slots=slots)
+        if any(map(dataclasses.is_dataclass, cls.__mro__[1:])):  # seldom, and there are rules for frozen parents
+            return dataclasses.dataclass(cls, init=init, eq=eq, frozen=frozen, slots=slots)
         own = frozenset(cls.__dict__)
         has_hash = "__hash__" in own and not (cls.__hash__ is None and "__eq__" in own)
         made = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=slots)
@@ -43,6 +45,14 @@ else:
                 setattr(made, name, method)
         return made
 
+    class _Absent:
+        """In the place of an argument that was not given; as the standard library shows it."""
+
+        def __repr__(self):
+            return "<factory>"
+
+    _ABSENT = _Absent()
+
     class _LazyInit:
         """In the place of `__init__`, until somebody asks for it."""
 
@@ -56,7 +66,7 @@ else:
 
     def _init(cls, frozen):
         """The method `__init__`, compiled from text, as the standard library does it."""
-        given, parameters, lines = {"set_": object.__setattr__, "absent": object()}, [], []
+        given, parameters, lines = {"set_": object.__setattr__, "absent": _ABSENT}, [], []
         for number, each in enumerate(dataclasses.fields(cls)):
             name, default, value = each.name, f"default{number}", each.name
             if each.default_factory is not dataclasses.MISSING:

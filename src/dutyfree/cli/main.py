@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     # Modules make many objects that stay. Looking through them for garbage takes as long as half a start of Python.
-    gc.set_threshold(20_000)
+    gc.set_threshold(100_000)
     code = _run(sys.argv[1:])
     _leave(code)
     return code
