@@ -123,6 +123,7 @@ bench-all: native
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/pools.py
 	$(BIN)/python benchmarks/background.py
+	$(BIN)/python benchmarks/e2b_face.py
 	$(BIN)/python benchmarks/grpo.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulation.py

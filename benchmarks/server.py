@@ -33,10 +33,10 @@ Measure = Callable[[], Awaitable[Any]]
 
 
 @asynccontextmanager
-async def serving(directory: Path) -> AsyncIterator[dict[str, Any]]:
-    """A server for the length of the block; gives its addresses and its token."""
+async def serving(directory: Path, *arguments: str) -> AsyncIterator[dict[str, Any]]:
+    """A server for the length of the block; gives its addresses, its token and the id of its process."""
     command = [sys.executable, "-m", "dutyfree", "serve", "--json", "--http", "", "--native", "127.0.0.1:0"]
-    command += ["--directory", str(directory), "--socket", str(directory / "node.socket"), "--drain", "0"]
+    command += ["--directory", str(directory), "--socket", str(directory / "node.socket"), "--drain", "0", *arguments]
     errors = (directory / "log").open("wb")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as server:  # noqa: ASYNC220 - once, at first
         try:
@@ -44,7 +44,7 @@ async def serving(directory: Path) -> AsyncIterator[dict[str, Any]]:
             line = await asyncio.to_thread(server.stdout.readline)
             if not line:
                 raise SystemExit(f"error: the server did not start: {(directory / 'log').read_text()}")
-            yield json.loads(line)
+            yield {**json.loads(line), "pid": server.pid}
         finally:
             server.terminate()
 

@@ -89,6 +89,7 @@ from dutyfree.substrates.options import (
     DockerOptions,
     FakeOptions,
     GVisorOptions,
+    HostedOptions,
     MicroVMOptions,
     ServerOptions,
     VMOptions,
@@ -154,6 +155,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[VMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["hosted"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[HostedOptions],
 ) -> LocalHost: ...
 @overload
 def local(
@@ -542,7 +551,8 @@ class RemoteHost(Host):
     `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
 
     Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
-    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: calls that were under way raise
+    SubstrateFailed, and so does `get`; later calls of their boxes raise SandboxGone.
     """
 
     _inner: AsyncRemoteHost
@@ -795,14 +805,17 @@ class Box:
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
         `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
-        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
-        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
+        all that it writes is stdout, and `Process.resize` changes the size. With `reader_wait_s`, a process whose
+        unread output fills what is kept waits for its reader, until that long after the last `Process.read`; without,
+        the oldest output is lost. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         return Process(
             self._portal.call(
@@ -816,6 +829,7 @@ class Box:
                     user=user,
                     merge=merge,
                     terminal=terminal,
+                    reader_wait_s=reader_wait_s,
                 )
             ),
             self._portal,

@@ -120,7 +120,7 @@ def info() -> None:
 @check
 def list_and_filter() -> None:
     """Sandboxes are listed page by page, by metadata and by state."""
-    mark = uuid.uuid4().hex
+    mark = f"{uuid.uuid4().hex} ü/=&%41"
     with sandbox(metadata={"mark": mark}) as one, sandbox(metadata={"mark": mark, "n": "2"}) as two:
         query = e2b.SandboxQuery(metadata={"mark": mark})
         pages = Sandbox.list(query=query, limit=1)

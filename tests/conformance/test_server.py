@@ -18,7 +18,7 @@ from support.nodes import ServedNode, served_node
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-BY_UNIX = ("run.", "streaming.", "files.transfer", "lifecycle.", "terminals.")
+BY_UNIX = ("run.", "streaming.", "files.transfer", "lifecycle.")
 """What another kind of socket could change."""
 
 
@@ -27,14 +27,13 @@ def cases() -> list[object]:
         pytest.param(link, check, id=f"{link}-{check.id}", marks=marks(check))
         for link in ("tcp", "unix")
         for check in all_checks()
-        if link == "tcp" or check.id.startswith(BY_UNIX)
+        if link == "tcp" or (check.id.startswith(BY_UNIX) and not check.slow)
     ]
 
 
 def marks(check: Check) -> list[pytest.MarkDecorator]:
     gap = known_gaps("server").get(check.id)
-    found = [pytest.mark.xdist_group("server")]
-    found += [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
+    found = [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
     found += [pytest.mark.alone] if is_alone(check, "server") else []
     return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dutyfree.background.ring import Ring
 from dutyfree.background.terminal import TerminalStream
@@ -15,7 +16,11 @@ from dutyfree.model import Command, Observation, OutputChunk, ProcessInfo
 
 
 class BackgroundProcess:
-    """It runs until its command or its sandbox ends; a reader that stops or is slow does not hold it up."""
+    """It runs until its command or its sandbox ends; a reader that stops or is slow does not hold it up.
+
+    With `reader_wait_s` it does: what would drop output that a reader has not had yet waits for the reader, until that
+    long after its last read.
+    """
 
     def __init__(
         self,
@@ -26,6 +31,7 @@ class BackgroundProcess:
         *,
         takes_input: bool,
         on_end: Callable[[BackgroundProcess], None],
+        reader_wait_s: float = 0.0,
     ) -> None:
         """`on_end` is called once, when it has ended by itself."""
         self.number = number
@@ -37,6 +43,10 @@ class BackgroundProcess:
         self._ring = ring
         self._takes_input = takes_input
         self._on_end = on_end
+        self._reader_wait_s = reader_wait_s
+        self._read_to = 0
+        self._last_read_s = time.monotonic()
+        self._was_read = asyncio.Event()
         self._started_at = time.time()
         self._observation: Observation | None = None
         self._error: DutyfreeError | None = None
@@ -74,12 +84,33 @@ class BackgroundProcess:
             raise InvalidRequest(f"process {self.id} ended long ago, and its output is no longer kept")
         if limit_bytes < 1:
             raise InvalidRequest(f"limit_bytes is {limit_bytes}; it must be positive")
+        if self._reader_wait_s:
+            self._read_to, self._last_read_s = offset, time.monotonic()
+            self._was_read.set()
         while (chunk := self._ring.read(offset, limit_bytes)) is None:
             if not self.running:
                 self._check()
                 return None
             await self._changed()
         return chunk
+
+    def _pieces(self, data: bytes) -> Sequence[bytes]:
+        """One piece, unless it must fit into the ring beside what the reader has not had yet."""
+        most_bytes = max(1, self._ring.capacity_bytes // 2)
+        if not self._reader_wait_s or len(data) <= most_bytes:
+            return (data,)
+        return [data[start : start + most_bytes] for start in range(0, len(data), most_bytes)]
+
+    async def _room(self, size_bytes: int) -> None:
+        """Return when the ring can take so much without dropping what the reader has not had, or the reader is gone."""
+        while self.running and self._ring.end + size_bytes - self._read_to > self._ring.capacity_bytes:
+            left_s = self._last_read_s + self._reader_wait_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self._was_read.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._was_read.wait()
 
     async def wait(self) -> Observation:
         """The observation, when it has ended. Raises the error that ended it."""
@@ -125,6 +156,7 @@ class BackgroundProcess:
         if self.running:
             self._error = error
         self.forget_output()
+        self._was_read.set()
         self._wake()
         return self._draining
 
@@ -140,9 +172,12 @@ class BackgroundProcess:
         try:
             await stream.__aenter__()
             async for chunk in stream:
-                if self.running:
-                    ring.put(chunk.stream, chunk.data)
-                    self._wake()
+                for data in self._pieces(chunk.data):
+                    if self._reader_wait_s:
+                        await self._room(len(data))
+                    if self.running:
+                        ring.put(chunk.stream, data)
+                        self._wake()
             observation = await stream.wait()
         except DutyfreeError as failure:
             error = failure

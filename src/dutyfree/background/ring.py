@@ -66,6 +66,11 @@ class Ring:
         self.end = 0
         """The offset of the next byte: how many were put in."""
 
+    @property
+    def capacity_bytes(self) -> int:
+        """How much it can keep; less once the budget is spent."""
+        return self._capacity_bytes
+
     def put(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
         """Add output to the end; the oldest output makes room."""
         if not data:

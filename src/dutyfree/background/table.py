@@ -40,16 +40,24 @@ class ProcessTable:
         self._budget = Budget(MAX_SANDBOX_BYTES)
         self.sessions = SessionTable()
 
-    def start(self, action: Action, keep_bytes: int, terminal: tuple[int, int] | None = None) -> BackgroundProcess:
+    def start(
+        self,
+        action: Action,
+        keep_bytes: int,
+        terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
+    ) -> BackgroundProcess:
         """Start `action`; with `stdin=None`, its input stays open. Raises CapacityError, and as `Sandbox.stream`.
 
-        With `terminal` (rows, columns) it runs on a pseudo-terminal of that size.
+        With `terminal` (rows, columns) it runs on a pseudo-terminal of that size. `reader_wait_s`: how long the process
+        waits for a reader that is too slow.
 
         It does not await anything: either the process is in the table, or nothing was started.
         """
         self._check(keep_bytes)
         stream = self._sandbox.stream(action) if terminal is None else self._on_terminal(action, *terminal)
-        return self._begin(action.command, stream, keep_bytes, takes_input=action.stdin is None)
+        takes_input = action.stdin is None
+        return self._begin(action.command, stream, keep_bytes, takes_input=takes_input, reader_wait_s=reader_wait_s)
 
     def start_watch(self, watch: Watch, command: Command, keep_bytes: int) -> BackgroundProcess:
         """Watch a directory. Raises as `start` does."""
@@ -63,10 +71,18 @@ class ProcessTable:
             raise CapacityError(f"{MAX_RUNNING} background processes run in this sandbox already", hint=hint)
 
     def _begin(
-        self, command: Command, stream: ActionStream, keep_bytes: int, *, takes_input: bool
+        self,
+        command: Command,
+        stream: ActionStream,
+        keep_bytes: int,
+        *,
+        takes_input: bool,
+        reader_wait_s: float = 0.0,
     ) -> BackgroundProcess:
         number, ring = next(self._numbers), Ring(keep_bytes, self._budget)
-        process = BackgroundProcess(number, command, stream, ring, takes_input=takes_input, on_end=self._ended)
+        process = BackgroundProcess(
+            number, command, stream, ring, takes_input=takes_input, on_end=self._ended, reader_wait_s=reader_wait_s
+        )
         self._running[process.id] = process
         return process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ SLOW = ("microvm", "vm")
 """Machines, which are tried when they are asked for: one that is emulated boots for half a minute or longer, and the
 first `vm` of a user builds the disk that all start from, for minutes."""
 SLOW_TIMEOUT_S = 900.0
+REMOTE = "hosted"
+REMOTE_VARIABLES = ("E2B_API_KEY", "E2B_API_URL")
+"""The substrate of another machine, which may cost money: tried when it is asked for, or one of these is set."""
 OPENING = {"vm": "opening it; the first time, a disk is built, which takes minutes"}
 DEFAULT_SUBSTRATE = "cell"
 
@@ -35,14 +39,14 @@ def register(commands: Any) -> None:
         help="test which substrates work here, and say what is missing",
         description="Try each substrate: create a sandbox and run a command in it. An engine without an image to start "
         f"from (DUTYFREE_IMAGE names one) gets an empty image. {' and '.join(SLOW)}, which may take minutes, are tried "
-        "when they are named, or with --all. The exit code is 0 if the named substrates (by default: "
-        f"{DEFAULT_SUBSTRATE}) work, and 1 if one of them does not.",
+        f"when they are named, or with --all; so is {REMOTE}, or when {' or '.join(REMOTE_VARIABLES)} is set. The exit "
+        f"code is 0 if the named substrates (by default: {DEFAULT_SUBSTRATE}) work, and 1 if one of them does not.",
         epilog="example: dutyfree doctor cell docker",
     )
     parser.add_argument(
-        "substrate", nargs="*", metavar="SUBSTRATE", help=f"only these (default: all but {' and '.join(SLOW)})"
+        "substrate", nargs="*", metavar="SUBSTRATE", help=f"only these (default: all but {', '.join((*SLOW, REMOTE))})"
     )
-    parser.add_argument("--all", action="store_true", help=f"try {' and '.join(SLOW)}, too")
+    parser.add_argument("--all", action="store_true", help=f"try {', '.join((*SLOW, REMOTE))}, too")
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -89,11 +93,20 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         found = [asdict(each) for each in findings]
         print(json.dumps({"host": facts, "substrates": found, "not_tried": not_tried}, indent=2))
-    elif not_tried:
-        ask = f"may take minutes where there is no KVM; to try them: dutyfree doctor {' '.join(not_tried)}"
-        _print(["", f"{', '.join(not_tried)}: not tried", _line("reason", ask)])
+    else:
+        _report_not_tried(not_tried)
     asked = [each for each in findings if each.name in (options.substrate or [DEFAULT_SUBSTRATE])]
     return ExitCode.DONE if all(each.works for each in asked) else ExitCode.FAILED
+
+
+def _report_not_tried(names: list[str]) -> None:
+    slow = [name for name in names if name in SLOW]
+    if slow:
+        ask = f"may take minutes where there is no KVM; to try them: dutyfree doctor {' '.join(slow)}"
+        _print(["", f"{', '.join(slow)}: not tried", _line("reason", ask)])
+    if REMOTE in names:
+        ask = f"{' and '.join(REMOTE_VARIABLES)} name no service; to try it: dutyfree doctor {REMOTE}"
+        _print(["", f"{REMOTE}: not tried", _line("reason", ask)])
 
 
 def _check_names(names: list[str]) -> None:
@@ -110,7 +123,8 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     from dutyfree.substrates import registry
 
     known = registry.names()
-    left_out = [] if options.all or options.substrate else [name for name in known if name in SLOW]
+    unasked = SLOW if any(os.environ.get(name) for name in REMOTE_VARIABLES) else (*SLOW, REMOTE)
+    left_out = [] if options.all or options.substrate else [name for name in known if name in unasked]
     wanted = set(options.substrate or known) | set(known if options.all else ())
     # The default first, the slow ones last.
     order = sorted(wanted - set(left_out), key=lambda name: (name != DEFAULT_SUBSTRATE, name in SLOW, name))

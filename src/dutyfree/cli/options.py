@@ -32,8 +32,8 @@ def add_sandbox_options(parser: argparse.ArgumentParser) -> None:
         "--substrate",
         default="cell",
         metavar="NAME",
-        help="what makes the sandbox: cell, docker, docker-gvisor, gvisor, microvm, vm, process; or auto, the cheapest "
-        "that works and is safe enough (default: cell)",
+        help="what makes the sandbox: cell, docker, docker-gvisor, gvisor, microvm, vm, process; server, with its "
+        "address as --option url=URL; or auto, the cheapest that works and is safe enough (default: cell)",
     )
     sandbox.add_argument(
         "--option",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,6 +61,8 @@ def execute(options: argparse.Namespace) -> int:
     if settings.http and find_spec("uvicorn") is None:
         hint = "pip install 'dutyfree[server]'; native clients alone need nothing more: --http ''"
         raise Unsupported("HTTP needs packages that are not installed", hint=hint)
+    import asyncio  # not for help and completion
+
     if options.check:
         return asyncio.run(_check(settings, as_json=options.json))
     log_to_stderr("supervisor")

@@ -48,7 +48,7 @@ def register(commands: Any) -> None:
     revoke = inner.add_parser(
         "revoke",
         help="make a token invalid",
-        description="Make a token invalid. Connections that it has opened go on; new ones are refused.",
+        description="Make a token invalid. Clients that are connected with it are refused within a second.",
         epilog="example: dutyfree token revoke alice",
     )
     revoke.add_argument("name", metavar="NAME", help="the token's name")

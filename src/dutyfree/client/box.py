@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, table, text, whole, wrong
+from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, seconds, table, text, whole, wrong
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
 from dutyfree.client.dropped import warn_of_dropped_box
 from dutyfree.client.keeper import LeaseKeeper
@@ -191,14 +191,17 @@ class Box:
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         """Start a command in the background. It runs until it ends or the lease does, whether or not anyone reads it.
 
         With `stdin`, `Process.write` gives it input; otherwise its input is empty. A timeout kills it as in `run`;
         None is the longest that there is, 7 days. The last `keep_output_bytes` of its output are kept. `user` and
         `merge` are as in `run`. With `terminal`, its rows and columns, it runs on a pseudo-terminal: it takes input,
-        all that it writes is stdout, and `Process.resize` changes the size. Raises CapacityError past 1,024 in one
-        sandbox. What the sandbox refuses (say, a missing `cwd`) raises from `Process.wait` and `Process.output`.
+        all that it writes is stdout, and `Process.resize` changes the size. With `reader_wait_s`, a process whose
+        unread output fills what is kept waits for its reader, until that long after the last `Process.read`; without,
+        the oldest output is lost. Raises CapacityError past 1,024 in one sandbox. What the sandbox refuses (say, a
+        missing `cwd`) raises from `Process.wait` and `Process.output`.
         """
         limit_s = MAX_TIMEOUT_S if timeout_s is None else timeout_s
         if not isinstance(stdin, bool):
@@ -206,11 +209,12 @@ class Box:
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
         size = None if terminal is None else terminal_size(terminal)
+        wait_s = reader_wait_s and seconds("reader_wait_s", reader_wait_s, most_s=MAX_TIMEOUT_S)
         no_input = None if stdin or size is not None else b""
         action = self._action(command, limit_s, cwd, env, no_input, UNLIMITED_BYTES, user, merge)
         await asyncio.sleep(0)  # others have their turn between the starts of a caller that starts hundreds
         self._fence.check()
-        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size)
+        process = self._grant.processes(self._sandbox).start(action, keep_output_bytes, size, wait_s)
         if self._log is not None:
             await self._log.started(action.command, f"runs in the background as {process.id}")
         return Process(process, self._fence)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         DockerOptions,
         FakeOptions,
         GVisorOptions,
+        HostedOptions,
         MicroVMOptions,
         ServerOptions,
         VMOptions,
@@ -104,6 +105,14 @@ def local(
     pool: PoolOptions | None = ...,
     on_span: SpanListener | None = ...,
     **options: Unpack[VMOptions],
+) -> LocalHost: ...
+@overload
+def local(
+    substrate: Literal["hosted"],
+    *,
+    pool: PoolOptions | None = ...,
+    on_span: SpanListener | None = ...,
+    **options: Unpack[HostedOptions],
 ) -> LocalHost: ...
 @overload
 def local(

@@ -77,6 +77,6 @@ class Address:
             if b" 101 " not in status:
                 raise OSError(f"it is no node of Dutyfree: it answered {status[:100].decode('latin-1')!r}")
         except BaseException:
-            pipe.transport.abort()
+            await pipe.end()
             raise
         return pipe

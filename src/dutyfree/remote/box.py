@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 from dutyfree.background.sessions import check_name
-from dutyfree.checked import FilePath, path_or_none, path_text, table, whole, wrong
+from dutyfree.checked import FilePath, path_or_none, path_text, seconds, table, whole, wrong
 from dutyfree.checked import text as text_given
 from dutyfree.client.box import Box
 from dutyfree.client.egress import BoxEgress
 from dutyfree.client.process import Process, terminal_size
 from dutyfree.codec.values import natural, sequence, text
-from dutyfree.contract import Session
+from dutyfree.contract import Session, SpanListener
 from dutyfree.errors import InvalidRequest, LeaseLost
 from dutyfree.leases.binding import MaskedEnvironment
 from dutyfree.leases.fence import Fence
@@ -26,11 +26,16 @@ from dutyfree.model import (
     Command,
     Egress,
     EgressRecord,
+    Phase,
     ProcessInfo,
+    Span,
+    Timing,
     User,
 )
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.environment import CheckedEnvironment
 from dutyfree.model.user import check_user
+from dutyfree.pool.billing import Spent
 from dutyfree.protocol.forms import BOX_STATE, EGRESS, EGRESS_RECORD, LEASE, PROCESS, BoxState, write_ttl
 from dutyfree.remote.connection import NodeConnection
 from dutyfree.remote.process import RemoteKeptSession, RemoteProcess
@@ -38,13 +43,51 @@ from dutyfree.remote.sandbox import RemoteSandbox
 from dutyfree.tables import Table
 
 
+class RemoteFence(Fence):
+    """It learns from the node that the lease has ended."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, LeaseLost):
+            self.end()
+
+
+class LeaseSpans:
+    """Takes the spans of one lease: adds them up, and passes them on."""
+
+    def __init__(self, on_span: SpanListener | None) -> None:
+        self.spent = Spent()
+        self._on_span = on_span
+
+    def __call__(self, span: Span) -> None:
+        if span.phase is Phase.EXECUTE:
+            self.spent.work_ns += span.end_ns - span.start_ns
+        else:
+            self.spent.tax_ns += span.end_ns - span.start_ns
+        if self._on_span is not None:
+            self._on_span(span)
+
+    def on_timing(self, timing: Timing) -> None:
+        """The three spans of an action, which need not be made if there is no listener."""
+        self.spent.work_ns += timing.execute_ns
+        self.spent.tax_ns += timing.end_ns - timing.start_ns - timing.execute_ns
+        if self._on_span is not None:
+            for span in timing.spans():
+                self._on_span(span)
+
+
 class RemoteGrant:
     """What a `Box` needs of its lease, where the lease is kept by a node."""
 
-    def __init__(self, lease: Lease, sandbox: RemoteSandbox, state: BoxState, uploads: Mapping[str, Any]) -> None:
+    def __init__(
+        self, lease: Lease, sandbox: RemoteSandbox, state: BoxState, uploads: Mapping[str, Any], spent: Spent
+    ) -> None:
         self.lease = lease
         self.sandbox = sandbox
-        self.fence = Fence(lease.id)
+        self.spent = spent
+        self.fence = RemoteFence(lease.id)
         self.state = state
         self.uploads = uploads
         self.env = CheckedEnvironment({})
@@ -90,7 +133,7 @@ class RemoteBox(Box):
 
     async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
         async with self._fence:
-            return await self._connection.call(op, box=self._inside.box, **arguments)
+            return await self._inside.call(op, **arguments)
 
     async def start(
         self,
@@ -104,12 +147,14 @@ class RemoteBox(Box):
         user: User | None = None,
         merge: bool = False,
         terminal: tuple[int, int] | None = None,
+        reader_wait_s: float = 0.0,
     ) -> Process:
         if not isinstance(stdin, bool):
             raise wrong(
                 "stdin", stdin, "True or False", hint="`Process.write` gives input to a process with stdin=True"
             )
         size = None if terminal is None else terminal_size(terminal)
+        wait_s = reader_wait_s and seconds("reader_wait_s", reader_wait_s, most_s=MAX_TIMEOUT_S)
         # Checked here as for every box, so that a wrong value names its argument.
         action = self._action(command, 1.0 if timeout_s is None else timeout_s, cwd, env, None, 0, user, merge)
         answer, _ = await self._call(
@@ -123,6 +168,7 @@ class RemoteBox(Box):
             user=action.user,
             merge=merge,
             terminal=None if size is None else list(size),
+            reader_wait_s=wait_s,
         )
         info = answer.required("process", PROCESS.decode_inner)
         if self._log is not None:
@@ -161,7 +207,7 @@ class RemoteBox(Box):
         return self._process(process_id, None)
 
     def _process(self, process_id: str, info: ProcessInfo | None) -> Process:
-        inner = RemoteProcess(self._connection, self._inside.box, process_id, info)
+        inner = RemoteProcess(self._inside, process_id, info)
         return Process(cast(Any, inner), self._fence)
 
     async def keep_session(
@@ -183,7 +229,7 @@ class RemoteBox(Box):
         return self._kept(name)
 
     def _kept(self, name: str) -> Session:
-        return self._fenced_session(RemoteKeptSession(self._connection, self._inside.box, name))
+        return self._fenced_session(RemoteKeptSession(self._inside, name))
 
     async def pause(self) -> None:
         async with self._fence:
@@ -209,7 +255,7 @@ class RemoteBox(Box):
         async with self._fence:
             await self._inside.reset()
             if not self._is_fork:
-                answer, _ = await self._connection.call("box.state", box=self._inside.box)
+                answer, _ = await self._inside.call("box.state")
                 self._remote.state = answer.required("state", BOX_STATE.decode_inner)
                 await self.upload_all(self._remote.uploads)
 

@@ -100,6 +100,8 @@ class NodeConnection:
         """Why nothing can be sent now, though it is still tried to connect again."""
         self._was_congested = False
         self._room: asyncio.Future[None] | None = None
+        self.life = 0
+        """Grows when a node is lost: numbers of boxes mean nothing to the next one, or something else."""
         self.owner = ""
         """What the token says: whose leases these are."""
 
@@ -117,11 +119,14 @@ class NodeConnection:
 
     async def close(self) -> None:
         """End the connection, and fail what is under way. Idempotent."""
+        pipe = self._pipe
         if self._stream.connected:
             self.tell("leave")  # if it is lost, the node waits for a while
         self._fail(InvalidRequest("the host was closed while this was under way"))
         if self._returning is not None:
             await asyncio.wait({self._returning})
+        if pipe is not None:
+            await pipe.end()
 
     async def wait_lost(self) -> None:
         """Return when the connection has failed for good."""
@@ -200,7 +205,7 @@ class NodeConnection:
             self._resume_s = welcome.required("resume_s", number)
             self.owner = welcome.required("owner", text)
         except BaseException:
-            pipe.transport.abort()
+            await pipe.end()
             raise
         if self._caller is not None and caller != self._caller:
             # The node was restarted, or has waited too long: it knows nothing of what was under way.
@@ -213,6 +218,8 @@ class NodeConnection:
         try:
             self._stream.connect(pipe.transport.write, received)
         except GuestMisbehaved as error:
+            self._pipe = None
+            await pipe.end()
             raise LinkFailed(f"the server broke the protocol: {error.message}") from None
         for channel in self._boxes.values():
             channel.standing_still = channel.refuses  # of a paused sandbox, deadlines still do not run
@@ -246,6 +253,7 @@ class NodeConnection:
 
     def _lose(self, message: str, kind: type[DutyfreeError] = SubstrateFailed) -> None:
         """All that is under way fails, and so do all boxes."""
+        self.life += 1
         calls, self._calls = self._calls, {}
         self._late.clear()
         for call in calls.values():
@@ -309,15 +317,15 @@ class NodeConnection:
             self._fail(LinkFailed(f"the server ended this client: {_failure(frame).message}"))
             return
         if frame.kind == NodeFrame.REPLY or frame.id in self._calls or frame.id in self._late:
-            call = self._calls.pop(frame.id, None)
-            late = self._late.pop(frame.id, None)
-            if late is not None and frame.kind == NodeFrame.REPLY:
-                late(decode_document(frame)[0])
-            if call is not None and not call.done():
-                if frame.kind == NodeFrame.REPLY:
-                    call.set_result(decode_document(frame))
-                else:
-                    call.set_exception(_failure(frame))
+            answer = decode_document(frame) if frame.kind == NodeFrame.REPLY else _failure(frame)
+            call, late = self._calls.pop(frame.id, None), self._late.pop(frame.id, None)
+            if isinstance(answer, DutyfreeError):
+                if call is not None and not call.done():
+                    call.set_exception(answer)
+            elif call is not None and not call.done():
+                call.set_result(answer)
+            elif late is not None:
+                late(answer[0])
             return
         channel = self._channels.get(frame.id)
         if channel is None:

@@ -44,7 +44,7 @@ from dutyfree.model.cache import check_caches
 from dutyfree.protocol.forms import BOX_FACTS, BOX_STATE, EGRESS, HOST_FACTS, LEASE, HostFacts, write_ttl
 from dutyfree.protocol.results import write_files
 from dutyfree.remote.address import Address
-from dutyfree.remote.box import RemoteBox, RemoteGrant
+from dutyfree.remote.box import LeaseSpans, RemoteBox, RemoteGrant
 from dutyfree.remote.connection import GRACE_S, NodeConnection
 from dutyfree.remote.sandbox import RemoteSandbox, release_late
 from dutyfree.tables import Table
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "DUTYFREE_TOKEN"
 ACQUIRE_S: Final = 600.0
 _RELEASE_AT_ONCE: Final = 64
+_TIDY_FROM: Final = 64
 _OPEN_HINT: Final = "use it inside `async with dutyfree.connect(url) as host:`"
 
 
@@ -83,7 +84,8 @@ class RemoteHost(Host):
     `ttl_s` lasts until it expires or is closed: another client with the same token finds it by `get`.
 
     Entering raises InvalidRequest for an invalid address, LinkFailed if the server cannot be reached, and
-    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: their calls raise SubstrateFailed.
+    Unauthenticated for a wrong token. If a server is restarted, its leases are lost: calls that were under way raise
+    SubstrateFailed, and so does `get`; later calls of their boxes raise SandboxGone.
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class RemoteHost(Host):
         """The leases that this client has acquired or got, by id."""
         self._bound: dict[str, RemoteBox] = {}
         """Boxes of leases that end with the block."""
+        self._tidy_at = _TIDY_FROM
+        """How many leases there are when those that have ended are forgotten next: not at each new one."""
         self._unenforced = UnenforcedNotice()
         self._group_lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -280,12 +284,23 @@ class RemoteHost(Host):
 
     def _box(self, connection: NodeConnection, answer: Table, uploads: Mapping[str, Any]) -> RemoteBox:
         lease = answer.required("lease", LEASE.decode_inner)
-        sandbox = RemoteSandbox(connection, answer.required("facts", BOX_FACTS.decode_inner), self._on_span)
-        state = answer.required("state", BOX_STATE.decode_inner)
+        facts, state = (
+            answer.required("facts", BOX_FACTS.decode_inner),
+            answer.required("state", BOX_STATE.decode_inner),
+        )
+        known = self._grants.get(lease.id)
+        if known is not None and not known.fence.gone and known.sandbox.alive:  # a repeated acquire
+            connection.tell("detach", box=facts.box)
+            return RemoteBox(connection, known)
+        spans = LeaseSpans(self._on_span)
+        sandbox = RemoteSandbox(connection, facts, spans)
         sandbox.paused = state.paused
-        grant = RemoteGrant(lease, sandbox, state, uploads)
-        self._grants = {key: each for key, each in self._grants.items() if not each.fence.gone}
-        self._bound = {key: each for key, each in self._bound.items() if each.alive}
+        grant = RemoteGrant(lease, sandbox, state, uploads, spans.spent)
+        if len(self._grants) >= self._tidy_at:
+            alive = ((key, each) for key, each in self._grants.items() if not each.fence.gone and each.sandbox.alive)
+            self._grants = dict(alive)
+            self._bound = {key: each for key, each in self._bound.items() if each.alive}
+            self._tidy_at = max(_TIDY_FROM, 2 * len(self._grants))
         self._grants[lease.id] = grant
         return RemoteBox(connection, grant)
 
@@ -295,7 +310,7 @@ class RemoteHost(Host):
         if known is not None and not known.fence.gone and known.sandbox.alive:
             try:
                 # Another client may have renewed, labelled, paused or ended it.
-                answer, _ = await connection.call("box.state", box=known.sandbox.box)
+                answer, _ = await known.sandbox.call("box.state")
             except LeaseLost:
                 del self._grants[lease_id]
                 known.fence.end()

@@ -9,6 +9,7 @@ from typing import Final, cast
 READ_BYTES: Final = 96 * 1024
 MAX_BUFFERED_BYTES: Final = 64 * 1024
 """What the other side may send before anything is wanted of it."""
+CLOSE_S: Final = 1.0
 
 
 class Pipe(asyncio.BufferedProtocol):
@@ -19,6 +20,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._incoming = memoryview(bytearray(READ_BYTES))
         self._buffer = bytearray()
         self._closed = False
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed: asyncio.Future[None] | None = None
         self._receive: Callable[[bytes], None] | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -41,6 +43,8 @@ class Pipe(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        if not self._gone.done():
+            self._gone.set_result(None)
         self._wake()
         if self._on_lost is not None:
             self._on_lost()
@@ -68,6 +72,11 @@ class Pipe(asyncio.BufferedProtocol):
             receive(self._cut(len(self._buffer)))
         if self._closed:
             on_lost()
+
+    async def end(self) -> None:
+        """Drop the connection, and return when its descriptor is closed."""
+        self.transport.abort()
+        await asyncio.wait({self._gone}, timeout=CLOSE_S)
 
     def _cut(self, size_bytes: int) -> bytes:
         data = bytes(self._buffer[:size_bytes])

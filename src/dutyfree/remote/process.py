@@ -14,7 +14,8 @@ from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.process import ProcessInfo
 from dutyfree.protocol.forms import PROCESS
 from dutyfree.protocol.results import read_chunk, read_observation
-from dutyfree.remote.connection import GRACE_S, NodeConnection
+from dutyfree.remote.connection import GRACE_S
+from dutyfree.remote.sandbox import RemoteSandbox
 from dutyfree.tables import Table
 from dutyfree.wire.messages import MAX_SIGNAL
 
@@ -24,9 +25,8 @@ _LONGEST_S: Final = MAX_TIMEOUT_S + GRACE_S
 class RemoteProcess:
     """What `client.process.Process` holds: the process is in the node's table, and each call goes there."""
 
-    def __init__(self, connection: NodeConnection, box: int, process_id: str, info: ProcessInfo | None = None) -> None:
-        self._connection = connection
-        self._box = box
+    def __init__(self, sandbox: RemoteSandbox, process_id: str, info: ProcessInfo | None = None) -> None:
+        self._sandbox = sandbox
         self.id = process_id
         self._info = info
 
@@ -78,15 +78,14 @@ class RemoteProcess:
         self._info = answer.required("process", PROCESS.decode_inner)
 
     async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
-        return await self._connection.call(f"process.{op}", box=self._box, process=self.id, **arguments)
+        return await self._sandbox.call(f"process.{op}", process=self.id, **arguments)
 
 
 class RemoteKeptSession(Session):
     """A session that the node keeps by its name."""
 
-    def __init__(self, connection: NodeConnection, box: int, name: str) -> None:
-        self._connection = connection
-        self._box = box
+    def __init__(self, sandbox: RemoteSandbox, name: str) -> None:
+        self._sandbox = sandbox
         self._name = name
         self._is_alive = True
 
@@ -124,4 +123,4 @@ class RemoteKeptSession(Session):
             await self._call("close")
 
     async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
-        return await self._connection.call(f"session.{op}", box=self._box, name=self._name, **arguments)
+        return await self._sandbox.call(f"session.{op}", name=self._name, **arguments)

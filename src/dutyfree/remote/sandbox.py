@@ -56,14 +56,10 @@ class RemoteSandbox(GuestSandbox):
         )
         self._runner.environment = OwnEntries({})
         self._connection = connection
+        self._life = connection.life
         self._box = facts.box
         self._on_span = on_span
         self._is_paused = False
-
-    @property
-    def box(self) -> int:
-        """Its number."""
-        return self._box
 
     @property
     def paused(self) -> bool:
@@ -76,19 +72,19 @@ class RemoteSandbox(GuestSandbox):
 
     async def pause(self) -> None:
         self._check()
-        await self._call("pause", settle=self._end_if_gone)
+        await self.call("box.pause", settle=self._end_if_gone)
         self.paused = True
 
     async def resume(self) -> None:
         self._check()
-        await self._call("resume", settle=self._end_if_gone)
+        await self.call("box.resume", settle=self._end_if_gone)
         self.paused = False
 
     async def reset(self) -> None:
         self._check()
         start_ns = time.monotonic_ns()
         try:
-            await self._call("reset", limit_s=LIFECYCLE_S, settle=self._end_after)
+            await self.call("box.reset", limit_s=LIFECYCLE_S, settle=self._end_after)
         except DutyfreeError as error:
             self._end_after(error)
             raise
@@ -98,7 +94,9 @@ class RemoteSandbox(GuestSandbox):
     async def snapshot(self) -> Snapshot:
         self._check()
         start_ns = time.monotonic_ns()
-        answer, _ = await self._call("snapshot", limit_s=LIFECYCLE_S, undo=self._discard_late, settle=self._end_if_gone)
+        answer, _ = await self.call(
+            "box.snapshot", limit_s=LIFECYCLE_S, undo=self._discard_late, settle=self._end_if_gone
+        )
         self._report(Phase.SNAPSHOT, start_ns)
         image = answer.required("image", IMAGE.decode_inner)
         return RemoteSnapshot(self._connection, answer.required("owner", text), image)
@@ -107,8 +105,8 @@ class RemoteSandbox(GuestSandbox):
         self._check()
         whole("count", count, least=1)
         start_ns = time.monotonic_ns()
-        answer, _ = await self._call(
-            "fork", count=count, limit_s=LIFECYCLE_S, undo=self._destroy_late, settle=self._end_if_gone
+        answer, _ = await self.call(
+            "box.fork", count=count, limit_s=LIFECYCLE_S, undo=self._destroy_late, settle=self._end_if_gone
         )
         self._report(Phase.FORK, start_ns)
         forks = answer.required("forks", sequence(BOX_FACTS.decode_inner))
@@ -119,7 +117,7 @@ class RemoteSandbox(GuestSandbox):
 
     async def metrics(self) -> Metrics:
         self._check()
-        answer, _ = await self._call("metrics")
+        answer, _ = await self.call("box.metrics")
         return answer.required("metrics", METRICS.decode_inner)
 
     async def save_cache(self, name: str) -> SavedCache:
@@ -129,17 +127,25 @@ class RemoteSandbox(GuestSandbox):
 
     async def _destroy_there(self) -> None:
         try:
-            await self._connection.call("box.destroy", box=self._box)
-            self._connection.tell("detach", box=self._box)
+            await self.call("box.destroy")
+            self.tell("detach")
         except (SandboxGone, LeaseLost):
             pass  # it is gone
 
-    async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+    async def call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+        """A call of the node about this sandbox. Raises SandboxGone if its node is lost."""
+        if self._life != self._connection.life:
+            raise SandboxGone(f"sandbox {self.id} is gone: it was lost with its server")
         try:
-            return await self._connection.call(f"box.{op}", box=self._box, **arguments)
+            return await self._connection.call(op, box=self._box, **arguments)
         except SandboxGone as error:
             self._runner.channel.fail(error)
             raise
+
+    def tell(self, op: str, **arguments: Any) -> None:
+        """A call about this sandbox whose answer nobody waits for."""
+        if self._life == self._connection.life:
+            self._connection.tell(op, box=self._box, **arguments)
 
     def let_go(self) -> None:
         """Its lease has ended: nothing more is expected of it."""
@@ -149,7 +155,7 @@ class RemoteSandbox(GuestSandbox):
         """A reset that failed has destroyed the sandbox; one that was cancelled may not even have begun."""
         if self.alive and not isinstance(error, LeaseLost):
             self._runner.channel.fail(error)
-            self._connection.tell("box.destroy", box=self._box, alone=True)
+            self.tell("box.destroy", alone=True)
 
     def _end_if_gone(self, error: DutyfreeError) -> None:
         """A snapshot or fork that was cancelled may have destroyed the sandbox."""

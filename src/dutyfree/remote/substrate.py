@@ -44,7 +44,8 @@ _DEFAULT: Final = SandboxSpec()
 class RemoteSubstrate(Substrate):
     """The sandboxes of the server at `url`, by default that of DUTYFREE_URL, with `token`, by default DUTYFREE_TOKEN.
 
-    `isolation` is that of the server's own substrate. Images are those of the server, by name.
+    `isolation` is that of the server's own substrate. Images are those of the server, by name. Options are written down
+    in the results of studies: a token is better in the environment.
     """
 
     name = "server"
@@ -167,9 +168,9 @@ class Family:
             if self.members == {member}:
                 await self.connection.call("release", lease=self._lease_id)
             else:
-                await self.connection.call("box.destroy", box=member.box, alone=True)
-                self.connection.tell("detach", box=member.box)
-        except (LeaseLost, LinkFailed):
+                await member.call("box.destroy", alone=True)
+                member.tell("detach")
+        except (LeaseLost, LinkFailed, SandboxGone):
             pass
         self.members.discard(member)
         self._sandboxes.discard(member)
@@ -186,9 +187,9 @@ class ServerSandbox(RemoteSandbox):
     def _forked(self, facts: BoxFacts) -> RemoteSandbox:
         return ServerSandbox(self._family, facts, self._on_span)
 
-    async def _call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
+    async def call(self, op: str, **arguments: Any) -> tuple[Table, bytes]:
         try:
-            return await super()._call(op, **arguments)
+            return await super().call(op, **arguments)
         except LeaseLost:  # nobody but this sandbox knows of its lease
             raise SandboxGone(f"sandbox {self.id} is gone") from None
 

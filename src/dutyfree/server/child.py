@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -16,6 +17,8 @@ from dutyfree.server.settings import Settings, load_settings
 
 MAX_ORDER_BYTES: Final = 1024 * 1024
 _PR_SET_PDEATHSIG: Final = 1
+ENOUGH_DESCRIPTORS: Final = 65_536
+"""No more than that: sandboxes inherit the limit, and some programs close all descriptors one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,11 @@ class Order:
         descriptor = self.sockets.get(what)
         return None if descriptor is None else socket.socket(fileno=descriptor)
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the supervisor has ended."""
+        return os.getppid() != self.supervisor
+
     def say_ready(self) -> None:
         """Tell the supervisor that the process serves."""
         os.write(self.ready, b"r")
@@ -67,6 +75,15 @@ def read_order() -> Order:
     """The order on the standard input. The process ends when its supervisor does."""
     order = Order(**json.loads(sys.stdin.buffer.read(MAX_ORDER_BYTES)))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != order.supervisor:  # it has ended already
+    if order.is_orphaned:
         raise SystemExit(1)
+    _raise_descriptor_limit()
     return order
+
+
+def _raise_descriptor_limit() -> None:
+    """A thousand sandboxes and their clients need more descriptors than many systems give at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -7,6 +7,7 @@ not refused. It does nothing else, so that there is little in it that could fail
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
 import signal
@@ -15,7 +16,8 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.server.child import Order
@@ -25,11 +27,13 @@ from dutyfree.server.settings import Settings, endpoint
 
 NODE: Final = "dutyfree.server.node.main"
 GATEWAY: Final = "dutyfree.server.gateway.main"
+Inherited = socket.socket | BinaryIO
+"""What a process gets as a descriptor."""
 READY_S: Final = 60.0
 FIRST_WAIT_S: Final = 0.05
 LONGEST_WAIT_S: Final = 5.0
-STEADY_S: Final = 10.0
-"""A process that has lived so long is started again at once."""
+STEADY_S: Final = 1.0
+"""A process that has served so long is started again at once."""
 STOP_S: Final = 10.0
 
 
@@ -70,10 +74,29 @@ def _bind(address: str) -> socket.socket:
         raise InvalidRequest(f"cannot listen on {address}: {error.strerror}", hint=hint) from None
 
 
+def lock(directory: Path) -> BinaryIO:
+    """Claim a server's directory until the file is closed, here and in the node that inherits it.
+
+    Raises InvalidRequest if another server has it: both would count the other's leases as lost.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (directory / "lock").open("ab")
+    except OSError as error:
+        raise InvalidRequest(f"{str(directory)!r} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        hint = "stop that one first; or choose another place with `--directory`, and other ports"
+        raise InvalidRequest(f"another server uses {str(directory)!r}", hint=hint) from None
+    return file
+
+
 class Child:
     """One process, started again whenever it ends, until it is stopped."""
 
-    def __init__(self, name: str, module: str, order: Mapping[str, Any], sockets: Mapping[str, socket.socket]) -> None:
+    def __init__(self, name: str, module: str, order: Mapping[str, Any], sockets: Mapping[str, Inherited]) -> None:
         self.name = name
         self._module = module
         self._order = order
@@ -103,7 +126,7 @@ class Child:
             if not serves and self.starts == 1:
                 raise SubstrateFailed(f"the {self.name} could not be started: it ended with code {code}")
             LOGGER.error("the %s has ended, and is started again", self.name, extra={"code": code})
-            if time.monotonic() - started_s > STEADY_S:
+            if serves and time.monotonic() - started_s > STEADY_S:
                 wait_s = FIRST_WAIT_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -175,14 +198,16 @@ class Supervisor:
     """A node and its gateways."""
 
     def __init__(self, settings: Settings, settings_file: str | None, changes: Mapping[str, Any]) -> None:
+        """Raises InvalidRequest for a directory or an address that another server has."""
         self.settings = settings
+        self._lock = lock(settings.directory)
         self._sockets = Sockets.bind(settings)
         order = {
             "settings_file": settings_file,
             "changes": dict(changes),
             "gateway_token": secrets.token_urlsafe(32),
         }
-        own = {"socket": self._sockets.local}
+        own: dict[str, Inherited] = {"socket": self._sockets.local, "lock": self._lock}
         if self._sockets.native is not None:
             own["native"] = self._sockets.native
         self.node = Child("node", NODE, order, own)
@@ -217,12 +242,14 @@ class Supervisor:
             on_ready()
             await _first(stopped.wait(), *tasks)
         finally:
-            await asyncio.gather(*(each.stop(STOP_S) for each in self.gateways))
+            # The gateways come last: clients of theirs finish their work while the node drains.
             await self.node.stop(self.settings.drain_s + STOP_S)
+            await asyncio.gather(*(each.stop(STOP_S) for each in self.gateways))
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             self._sockets.close()
+            self._lock.close()
             self.settings.socket.unlink(missing_ok=True)
 
     def _signalled(self, stopped: asyncio.Event) -> None:

@@ -92,6 +92,22 @@ class ServerOptions(TypedDict, total=False):
     ca_file: str | Path | None
 
 
+class HostedOptions(TypedDict, total=False):
+    """Of `hosted`."""
+
+    path: ActionPath | str
+    api_url: str | None
+    sandbox_url: str | None
+    domain: str | None
+    api_key: str | None
+    template: str | None
+    timeout_s: int
+    request_timeout_s: float
+    user: str
+    stdin: Literal["stream", "calls"]
+    isolation: str
+
+
 class AutoOptions(TypedDict, total=False):
     """Of `auto`, which chooses one of the others."""
 

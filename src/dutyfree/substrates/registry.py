@@ -30,6 +30,7 @@ _BUILT_IN = {
     "gvisor": "dutyfree.substrates.gvisor:GVisorSubstrate",
     "microvm": "dutyfree.substrates.qemu:MicroVMSubstrate",
     "vm": "dutyfree.substrates.vm:VMSubstrate",
+    "hosted": "dutyfree.substrates.hosted:HostedSubstrate",
     "fake": "dutyfree.substrates.fake:FakeSubstrate",
     "server": "dutyfree.remote.substrate:RemoteSubstrate",
 }

@@ -8,7 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class KnownGap:
-    """`substrate` does not keep the promise of `check`, because of `reason`."""
+    """`substrate` does not keep the promise of `check`, because of `reason`.
+
+    `hosted-exec` is `hosted` on the exec path: its actions are calls of another SDK, not of our guest.
+    """
 
     substrate: str
     check: str
@@ -28,6 +31,29 @@ KNOWN_GAPS = (
     KnownGap("docker", "snapshot.save", "`docker commit` rounds times to seconds and loses the mode of /"),
     KnownGap("docker", "fork.moment", "`docker commit` rounds times to seconds"),
     KnownGap("microvm", "snapshot.save", "a snapshot is a whole virtual machine, not a layer"),
+    KnownGap("hosted", "reset.environment", "the hostname is the service's: ours does not let a sandbox change it"),
+    *(
+        KnownGap("hosted-exec", check, "the SDK decodes output as UTF-8, which loses other bytes")
+        for check in (
+            *("run.stdin", "run.stdin-large", "run.binary-output", "streaming.input", "streaming.input-large"),
+            *("background.input", "files.round-trip"),
+        )
+    ),
+    *(
+        KnownGap(
+            "hosted-exec", check, "a command is one word of `bash -c`, and Linux has a limit of 128 KiB for a word"
+        )
+        for check in ("run.huge-argv", "files.list-many")
+    ),
+    *(
+        KnownGap("hosted-exec", check, "the SDK sends no signal but SIGKILL")
+        for check in ("streaming.signal", "background.signal")
+    ),
+    KnownGap("hosted-exec", "run.signal", "the SDK's commands run in bash, which gives 128 + N for signal N"),
+    *(
+        KnownGap("hosted-exec", f"files.{check}", "the SDK transfers files, not directories")
+        for check in ("tree", "tree-into", "download-links", "download-limit")
+    ),
     *(
         KnownGap(
             substrate,

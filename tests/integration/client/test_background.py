@@ -380,3 +380,23 @@ async def test_a_directory_is_watched_in_the_background(box: dutyfree.Box) -> No
     lost = await box.start_watch("/nowhere")
     with pytest.raises(dutyfree.FileFailed):
         await lost.read(0, timeout_s=20)
+
+
+async def test_a_process_waits_for_a_slow_reader_if_it_was_asked_to(box: dutyfree.Box) -> None:
+    size = 4 * 1024 * 1024
+    process = await box.start(f"head -c {size} /dev/zero", keep_output_bytes=64 * 1024, reader_wait_s=60)
+    taken = 0
+    while (chunk := await process.read(taken, limit_bytes=48 * 1024, timeout_s=20)) is not None:
+        assert not chunk.lost_bytes
+        taken = chunk.end
+        if taken < 1024 * 1024:
+            await asyncio.sleep(0.005)  # slower than the process
+    assert taken == size
+
+
+async def test_a_process_does_not_wait_longer_for_a_reader_that_is_gone(box: dutyfree.Box) -> None:
+    size = 1024 * 1024
+    process = await box.start(f"head -c {size} /dev/zero", keep_output_bytes=64 * 1024, reader_wait_s=0.2)
+    assert (await process.read(0, timeout_s=20)) is not None
+    assert (await process.wait(20)).ok
+    assert process.info.lost_bytes == size - 64 * 1024

@@ -33,14 +33,19 @@ def chosen(*words: str) -> tuple[list[str], list[str]]:
     return doctor._chosen(build_parser("doctor").parse_args(["doctor", *words]))
 
 
-def test_machines_are_tried_when_they_are_asked_for() -> None:
+def test_machines_are_tried_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in doctor.REMOTE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     tried, not_tried = chosen()
     assert tried[0] == "cell"
-    assert not_tried == ["microvm", "vm"]
+    assert not_tried == ["hosted", "microvm", "vm"]
     assert not set(tried) & set(not_tried)
     everything, nothing = chosen("--all")
-    assert everything == [*tried, "microvm", "vm"], "the slow ones last"
+    assert set(everything) == {*tried, *not_tried}
+    assert everything[-2:] == ["microvm", "vm"], "the slow ones last"
     assert nothing == []
+    monkeypatch.setenv("E2B_API_URL", "http://127.0.0.1:1")
+    assert "hosted" in chosen()[0]
     assert chosen("vm", "cell") == (["cell", "vm"], [])
     assert set(chosen("vm", "--all")[0]) == set(everything)
 

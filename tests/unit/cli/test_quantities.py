@@ -83,6 +83,7 @@ def test_every_option_for_a_duration_or_a_size_is_read_the_same_way() -> None:
     assert {f"{path} {each.option_strings[0]}" for path, each in TIMES} == {
         *(
             "doctor --timeout",
+            "serve --drain",
             "run --timeout",
             "forward --wait",
             "bench --time-limit",

@@ -30,6 +30,7 @@ TYPES: dict[str, type | None] = {
     "docker-gvisor": options.DockerOptions,
     "fake": options.FakeOptions,
     "gvisor": options.GVisorOptions,
+    "hosted": options.HostedOptions,
     "microvm": options.MicroVMOptions,
     "process": None,
     "server": options.ServerOptions,

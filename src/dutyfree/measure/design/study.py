@@ -31,6 +31,10 @@ class Warmth(StrEnum):
     DEPENDENCIES = "dependencies"
 
 
+SECRET_OPTIONS: Final = frozenset({"api_key"})
+"""Options of substrates that no study file, journal or page may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One of the alternatives that a study compares: a substrate with its options."""
@@ -47,6 +51,11 @@ class Arm:
     """The longest trajectory that this arm runs."""
     python: str | None = None
     """The interpreter whose installation of Dutyfree runs this arm's trials; None: this process runs them."""
+
+    def __post_init__(self) -> None:
+        for name in SECRET_OPTIONS & self.options.keys():
+            hint = "give it in the environment, for example E2B_API_KEY"
+            raise InvalidRequest(f"arm {self.name!r}: {name} would be written into the results", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

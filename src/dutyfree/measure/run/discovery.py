@@ -17,7 +17,8 @@ from dutyfree.substrates import registry
 ALWAYS: Final = ("process", "cell")
 PATHS: Final = {"docker": ("docker", "docker:path=exec")}
 """Substrates with two paths for actions that are both worth measuring."""
-_NOT_MEASURED: Final = ("fake",)
+_NOT_MEASURED: Final = ("fake", "server", "hosted")
+"""`server` has to be named, with its address; `hosted` is another machine, which may cost money."""
 PROBE_S: Final = 10.0
 _TOOLS: Final = "git --version && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
 

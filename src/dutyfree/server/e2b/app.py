@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Final
@@ -46,6 +47,11 @@ STREAMS: Final[dict[str, ServerStream]] = {
     "/filesystem.Filesystem/WatchDir": watching.watch_dir,
 }
 STREAM_INPUT: Final = "/process.Process/StreamInput"
+FRESH: Final = frozenset(
+    {"/health", *(f"/filesystem.Filesystem/{each}" for each in ("CreateWatcher", "GetWatcherEvents", "RemoveWatcher"))}
+)
+"""Paths whose answers depend on what other gateways may have done to the lease."""
+MAX_BOXES: Final = 4096
 _GONE: Final = (LeaseLost, SandboxGone)
 
 
@@ -61,21 +67,24 @@ class E2BApp:
         self._control = ControlPlane(access, self._settings)
         self._accounts = Accounts(self._settings.user)
         self._streams = 0
+        self._boxes: OrderedDict[str, Box] = OrderedDict()
+        """Boxes by the ids of their leases, the least recently asked for first: a cache."""
 
     @property
     def websocket_protocol(self) -> type[asyncio.Protocol]:
         """The protocol class that passes WebSockets on."""
         return relay_protocol(self._find_port, self._settings.relay_idle_timeout_s)
 
+    def names_sandbox(self, scope: Scope) -> bool:
+        """Whether a request is for a sandbox, by its headers, host name or token: its paths are the sandbox's own."""
+        try:
+            return find_target(scope["headers"], self._settings.domain) is not None
+        except DutyfreeError:
+            return True  # which the face then refuses
+
     def claims(self, scope: Scope) -> bool:
         """Whether a request is for this face: it names a sandbox, or a path of E2B's control plane."""
-        if scope["type"] != "http":
-            return False
-        try:
-            target = find_target(scope["headers"], self._settings.domain)
-        except DutyfreeError:
-            return True  # which it then refuses
-        return target is not None or self._control.serves(scope["path"])
+        return scope["type"] == "http" and (self.names_sandbox(scope) or self._control.serves(scope["path"]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -110,7 +119,8 @@ class E2BApp:
             raise daemon_gone(target.sandbox_id, ": it is paused") from None
 
     async def _handle_sandbox(self, request: Request, target: Target) -> None:
-        box = await self._box(target)
+        is_fresh = request.path in FRESH
+        box = (None if is_fresh else self._known(target)) or await self._box(target)
         if box.paused:
             raise daemon_gone(target.sandbox_id, ": it is paused")
         if not target.is_daemon:
@@ -127,9 +137,25 @@ class E2BApp:
             await self._rpc(request, await read_call(request, box, self._accounts, self._settings))
 
     async def _box(self, target: Target) -> Box:
-        box = await self._access.box_of_any_owner(identity.lease_id(target.sandbox_id))
+        lease_id = identity.lease_id(target.sandbox_id)
+        try:
+            box = await self._access.box_of_any_owner(lease_id)
+        except LeaseLost:
+            self._boxes.pop(lease_id, None)
+            raise
         if not identity.is_id_of(box.lease, target.sandbox_id):
             raise LeaseLost("no such sandbox")
+        self._boxes[lease_id] = box
+        self._boxes.move_to_end(lease_id)
+        if len(self._boxes) > MAX_BOXES:
+            self._boxes.popitem(last=False)
+        return box
+
+    def _known(self, target: Target) -> Box | None:
+        """A box that was used before, which saves a question to the node: its calls fail if its lease has ended."""
+        box = self._boxes.get(identity.lease_id(target.sandbox_id))
+        if box is None or not box.alive or box.paused or not identity.is_id_of(box.lease, target.sandbox_id):
+            return None
         return box
 
     async def _find_port(self, headers: HeaderList) -> tuple[Box, int]:

@@ -120,7 +120,7 @@ def to_http(error: DutyfreeError) -> HttpError:
     if isinstance(error, DeadlineExceeded):
         return HttpError(504, str(error), headers=((b"should-retry", b"false"),))
     if isinstance(error, InfraFailed) and not isinstance(error, SubstrateUnavailable):
-        return HttpError(503, str(error), headers=((b"should-retry", b"true"),))
+        return HttpError(503, str(error), headers=((b"retry-after", b"1"), (b"should-retry", b"true")))
     return HttpError(500, str(error))
 
 

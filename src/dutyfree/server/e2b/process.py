@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from dutyfree.client.process import Process
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Observation, OutputChunk, ProcessInfo
+from dutyfree.model import OutputChunk, ProcessInfo
+from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.server.e2b import connect
 from dutyfree.server.e2b.connect import Decoder, JsonObject
 from dutyfree.server.e2b.daemon import Call
@@ -40,12 +41,13 @@ async def start(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
         cwd=None if config.get("cwd") in (None, "") else await call.path(_text(config, "cwd")),
         env=_environment(config.get("envs", {})),
         stdin=size is None and (True if takes_input is None else takes_input is True),
-        timeout_s=call.timeout_s,
+        timeout_s=None if call.timeout_s is None or call.timeout_s > MAX_TIMEOUT_S else call.timeout_s,
         keep_output_bytes=call.settings.keep_output_bytes,
         user=call.user,
         terminal=size,
+        reader_wait_s=call.settings.reader_wait_s,
     )
-    async for data in _events(call, process, 0, is_terminal=size is not None, deadline_kills=True):
+    async for data in _events(call, process, 0, is_terminal=size is not None):
         yield data
 
 
@@ -57,34 +59,41 @@ async def attach(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
         yield data
 
 
-async def _events(
-    call: Call, process: Process, offset: int, *, is_terminal: bool, deadline_kills: bool = False
-) -> AsyncIterator[bytes]:
+async def _events(call: Call, process: Process, offset: int, *, is_terminal: bool) -> AsyncIterator[bytes]:
     """The events of a process as envelopes. Several are put together where they are there at once."""
     pending = connect.encode({"event": {"start": {"pid": pid_of(process.id)}}})
     wait_s = _GRACE_S
-    while True:
-        chunk: OutputChunk | None = None
-        try:
-            chunk = await process.read(offset, limit_bytes=_CHUNK_BYTES, timeout_s=call.wait_s(wait_s, deadline_kills))
-        except TimeoutError:
-            call.check_deadline(deadline_kills)
-            yield pending or connect.encode({"event": {"keepalive": {}}})
-            pending, wait_s = b"", call.keepalive_s
-            continue
-        if chunk is None:
-            break
-        if chunk.lost_bytes:
-            raise RpcError("data_loss", f"the reader was too slow: {chunk.lost_bytes} bytes of output are lost")
-        offset = chunk.end
-        name = "pty" if is_terminal else chunk.stream
-        data = base64.b64encode(chunk.data).decode()
-        yield pending + connect.encode({"event": {"data": {name: data}}})
-        pending, wait_s = b"", call.keepalive_s
-    seen = await process.wait()
-    if seen.timed_out:
+    reading = _read(process, offset)
+    try:
+        while True:
+            await asyncio.wait({reading}, timeout=call.wait_s(wait_s))
+            wait_s = call.keepalive_s
+            if not reading.done():
+                call.check_deadline()
+                yield pending or connect.encode({"event": {"keepalive": {}}})
+                pending = b""
+                continue
+            chunk = reading.result()
+            if chunk is None:
+                break
+            if chunk.lost_bytes:
+                raise RpcError("data_loss", f"the reader was too slow: {chunk.lost_bytes} bytes of output are lost")
+            reading = _read(process, chunk.end)
+            name = "pty" if is_terminal else chunk.stream
+            data = base64.b64encode(chunk.data).decode()
+            yield pending + connect.encode({"event": {"data": {name: data}}})
+            pending = b""
+    finally:
+        reading.cancel()
+    info = process.info  # which came with the end of the output: no further question to the node
+    if info.signal == SIGKILL and call.is_late:
         raise RpcError("deadline_exceeded", "the command did not end in time, and was killed")
-    yield pending + connect.encode({"event": {"end": end_event(seen)}})
+    yield pending + connect.encode({"event": {"end": end_event(info.exit_code, info.signal)}})
+
+
+def _read(process: Process, offset: int) -> asyncio.Task[OutputChunk | None]:
+    """A read that goes on while signs of life are sent."""
+    return asyncio.ensure_future(process.read(offset, limit_bytes=_CHUNK_BYTES))
 
 
 async def list_all(call: Call, body: JsonObject) -> JsonObject:
@@ -158,13 +167,12 @@ def pid_of(process_id: str) -> int:
     return int(process_id.removeprefix("p"))
 
 
-def end_event(seen: Observation) -> JsonObject:
+def end_event(exit_code: int | None, signal: int | None) -> JsonObject:
     """How a process ended, in the words of E2B's daemon."""
-    if seen.signal is not None:
-        with contextlib.suppress(ValueError):
-            status = f"signal: {_signal_name(seen.signal)}"
-            return {"exitCode": -1, "exited": False, "status": status, "error": status}
-    code = seen.exit_code or 0
+    if signal is not None:
+        status = f"signal: {_signal_name(signal)}"
+        return {"exitCode": -1, "exited": False, "status": status, "error": status}
+    code = exit_code or 0
     form: JsonObject = {"exitCode": code, "exited": True, "status": f"exit status {code}"}
     return {**form, "error": form["status"]} if code else form
 

@@ -42,6 +42,8 @@ class Settings:
     """How long a paused sandbox is kept."""
     keep_output_bytes: int = 8 * MIB
     """How far a reader of a command's output may fall behind."""
+    reader_wait_s: float = 10.0
+    """How long a command waits for a client that fell behind, from its last read, before output is lost."""
     max_json_bytes: int = 4 * MIB
     """Of a request's JSON, and of one message of a stream."""
     max_upload_bytes: int = 4096 * MIB

@@ -17,7 +17,7 @@ from dutyfree.server.e2b.errors import RpcError
 from dutyfree.server.e2b.filesystem import entry
 
 _OFFSET: Final = "e2b:watch:"
-"""Labels with the offset up to which the events of a watcher were given out."""
+"""Labels of watchers: the offset up to which events were given out, whether they have entries, the directory."""
 _READY_S: Final = 30.0
 _MAX_EVENT_BYTES: Final = 1024 * 1024
 _KINDS: Final = {
@@ -58,28 +58,27 @@ async def watch_dir(call: Call, body: JsonObject) -> AsyncIterator[bytes]:
 
 async def create_watcher(call: Call, body: JsonObject) -> JsonObject:
     """Begin to watch a directory; `get_events` tells what has happened."""
-    process, _, offset = await _begin(call, body)
-    with_entries = "1" if body.get("includeEntry") is True else "0"
-    await _note(call, process.id, f"{offset} {with_entries}")
+    process, root, offset = await _begin(call, body)
+    await _note(call, process.id, offset, body.get("includeEntry") is True, root)
     return {"watcherId": process.id}
 
 
 async def get_events(call: Call, body: JsonObject) -> JsonObject:
     """What has happened since the last call."""
-    process, offset, with_entries = await _watcher(call, body)
-    root, data = process.command[1], b""
-    with suppress(TimeoutError):
-        while len(data) < _MAX_EVENT_BYTES:
-            chunk = await process.read(offset + len(data), timeout_s=0)
-            if chunk is None:
-                break
-            if chunk.lost_bytes:
-                await _note(call, process.id, f"{chunk.offset} {int(with_entries)}")
-                raise _lost(chunk.lost_bytes)
-            data += chunk.data
+    process, offset, with_entries, root = await _watcher(call, body)
+    there = max((each.output_bytes for each in await call.box.processes() if each.id == process.id), default=0)
+    data = b""
+    while offset + len(data) < there and len(data) < _MAX_EVENT_BYTES:
+        chunk = await process.read(offset + len(data))
+        if chunk is None:
+            break
+        if chunk.lost_bytes:
+            await _note(call, process.id, chunk.offset, with_entries, root)
+            raise _lost(chunk.lost_bytes)
+        data += chunk.data
     whole = data[: data.rfind(b"\n") + 1]
     if whole:
-        await _note(call, process.id, f"{offset + len(whole)} {int(with_entries)}")
+        await _note(call, process.id, offset + len(whole), with_entries, root)
     events = [each for line in whole.splitlines() for each in read_events(line, root)]
     if with_entries:
         await _add_entries(call, root, events)
@@ -88,9 +87,9 @@ async def get_events(call: Call, body: JsonObject) -> JsonObject:
 
 async def remove_watcher(call: Call, body: JsonObject) -> JsonObject:
     """Stop watching."""
-    process, _, _ = await _watcher(call, body)
+    process, *_ = await _watcher(call, body)
     await process.kill()
-    await _note(call, process.id, None)
+    await call.box.set_labels(_without(call, process.id))
     return {}
 
 
@@ -130,18 +129,22 @@ async def _begin(call: Call, body: JsonObject) -> tuple[Process, str, int]:
     return process, root, ready.data.index(b"\n") + 1
 
 
-async def _watcher(call: Call, body: JsonObject) -> tuple[Process, int, bool]:
+async def _watcher(call: Call, body: JsonObject) -> tuple[Process, int, bool, str]:
     watcher = body.get("watcherId")
     note = call.box.lease.labels.get(f"{_OFFSET}{watcher}")
     if not isinstance(watcher, str) or note is None:
         raise RpcError("not_found", f"watcher with id {watcher!r:.40} not found")
-    offset, _, with_entries = note.partition(" ")
-    return call.box.process(watcher), int(offset), with_entries == "1"
+    offset, with_entries, root = note.split(" ", 2)
+    return call.box.process(watcher), int(offset), with_entries == "True", root
 
 
-async def _note(call: Call, watcher: str, note: str | None) -> None:
-    labels = {name: value for name, value in call.box.lease.labels.items() if name != f"{_OFFSET}{watcher}"}
-    await call.box.set_labels(labels if note is None else {**labels, f"{_OFFSET}{watcher}": note})
+async def _note(call: Call, watcher: str, offset: int, with_entries: bool, root: str) -> None:
+    note = f"{offset} {with_entries} {root}"
+    await call.box.set_labels({**_without(call, watcher), f"{_OFFSET}{watcher}": note})
+
+
+def _without(call: Call, watcher: str) -> dict[str, str]:
+    return {name: value for name, value in call.box.lease.labels.items() if name != f"{_OFFSET}{watcher}"}
 
 
 async def _add_entries(call: Call, root: str, events: list[JsonObject]) -> None:

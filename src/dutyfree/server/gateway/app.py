@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from dutyfree.errors import DutyfreeError
+from dutyfree.server import openapi
 from dutyfree.server.e2b.app import E2BApp
 from dutyfree.server.e2b.http import Receive, Scope, Send
 from dutyfree.server.gateway.access import NodeAccess
 from dutyfree.server.swerex import SwerexApp
 
+OPENAPI_PATH: Final = "/openapi.json"
 METRICS_PATH: Final = "/metrics"
 HEALTH_PATH: Final = "/health"
 _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class GatewayApp:
-    """Health for all, metrics for operators; everything else belongs to a face."""
+    """Health and the OpenAPI document for all, metrics for operators; everything else belongs to a face."""
 
     def __init__(self, access: NodeAccess, e2b: E2BApp, swerex: SwerexApp) -> None:
         self._access = access
@@ -24,20 +27,18 @@ class GatewayApp:
         self._swerex = swerex
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._names_sandbox(scope):
+        if scope["type"] != "http" or self._e2b.names_sandbox(scope):
             await self._e2b(scope, receive, send)
         elif scope["path"] == HEALTH_PATH and scope["method"] == "GET":
             await self._health(send)
         elif scope["path"] == METRICS_PATH and scope["method"] == "GET":
             await self._metrics(scope, send)
+        elif scope["path"] == OPENAPI_PATH and scope["method"] == "GET":
+            await _answer(send, 200, json.dumps(openapi.document()).encode(), b"application/json")
         elif self._swerex.claims(scope):
             await self._swerex(scope, receive, send)
         else:
             await self._e2b(scope, receive, send)
-
-    @staticmethod
-    def _names_sandbox(scope: Scope) -> bool:
-        return any(name == b"e2b-sandbox-id" for name, _ in scope["headers"])
 
     async def _health(self, send: Send) -> None:
         """200 while the node answers."""

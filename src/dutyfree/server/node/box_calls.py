@@ -145,6 +145,7 @@ async def _start(call: BoxCall) -> BoxAnswer:
         user=given("user", optional(read_user), None),
         merge=given("merge", flag, False),
         terminal=terminal,
+        reader_wait_s=given("reader_wait_s", number, 0.0),
     )
     return {"process": PROCESS.write(process.info)}, b""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dutyfree.errors import Unauthenticated
 
@@ -19,6 +19,8 @@ class Identity:
     max_sandboxes: int | None = None
     """The most leases and forks of the owner at any time."""
     leases_per_minute: int | None = None
+    token_hash: bytes = field(default=b"", repr=False)
+    """Of the token that it came with; empty for those that need none."""
 
 
 def refused() -> Unauthenticated:

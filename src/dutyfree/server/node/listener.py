@@ -8,6 +8,7 @@ token was checked is small, and has to come within seconds.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -47,8 +48,15 @@ _PEER: Final = struct.Struct("3i")
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A socket of this machine that only its own user can reach. One that is there is replaced."""
+    """A socket of this machine that only its own user can reach. One that a dead server left is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other,
+        suppress(FileNotFoundError, ConnectionRefusedError),
+    ):
+        other.settimeout(1.0)
+        other.connect(str(path))
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     with suppress(FileNotFoundError):
         path.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -16,6 +16,7 @@ from dutyfree.server.node.state import State
 from dutyfree.server.settings import Settings
 
 WARM_EVERY_S = 1.0
+ORPHANED_EVERY_S = 0.2
 
 
 async def serve(order: Order) -> None:
@@ -42,11 +43,19 @@ async def serve(order: Order) -> None:
             order.say_ready()
             await stopped.wait()
             warming.cancel()
-            await node.drain(settings.drain_s)
+            await _drain(node, order, settings.drain_s)
             await listener.close()
     finally:
         state.close()
     LOGGER.info("the node has stopped")
+
+
+async def _drain(node: Node, order: Order, within_s: float) -> None:
+    """Wait until leases have ended, but not without the supervisor: the next server waits for this one's end."""
+    draining = asyncio.create_task(node.drain(within_s))
+    while not draining.done() and not order.is_orphaned:
+        await asyncio.wait({draining}, timeout=ORPHANED_EVERY_S)
+    draining.cancel()
 
 
 async def _keep_warm(host: LocalHost, settings: Settings) -> None:

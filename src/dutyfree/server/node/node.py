@@ -16,6 +16,7 @@ from dutyfree.client.local import LocalHost, watch_ends
 from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, InvalidRequest, SubstrateFailed
 from dutyfree.leases.table import Lease
 from dutyfree.protocol.forms import HostFacts
+from dutyfree.server.logs import LOGGER
 from dutyfree.server.node.caller import RESUME_S, Caller
 from dutyfree.server.node.calls import Calls
 from dutyfree.server.node.identity import Identity, refused
@@ -27,6 +28,8 @@ RELEASE_S: Final = 60.0
 MAX_CLIENTS: Final = 20_000
 """Also those that were lost a moment ago."""
 _MINUTE_S: Final = 60.0
+REVOKE_EVERY_S: Final = 0.5
+"""How often the node looks whether tokens of its clients were revoked."""
 
 
 class Node:
@@ -63,6 +66,7 @@ class Node:
         """The owners of leases that last."""
         self._begun: dict[str, deque[float]] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self._revoking: asyncio.Task[None] | None = None
         self._drains = False
         self._emptied = asyncio.Event()
         """Set when the last lease has ended."""
@@ -70,11 +74,14 @@ class Node:
     async def __aenter__(self) -> Self:
         self.lost = self.records.recover()
         watch_ends(self.host, self._ended)
+        self._revoking = asyncio.create_task(self._end_revoked())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._revoking is not None:
+            self._revoking.cancel()
         for caller in tuple(self._callers.values()):
             caller.end()
         if self._endings:
@@ -107,6 +114,20 @@ class Node:
         caller = self._callers.get(caller_id)
         return caller if caller is not None and caller.identity == identity else None
 
+    async def _end_revoked(self) -> None:
+        """End clients whose token was revoked while they were here; when they come back, they are refused."""
+        before = self.records.changes()
+        while True:
+            await asyncio.sleep(REVOKE_EVERY_S)
+            try:
+                if (now := self.records.changes()) != before:
+                    before, valid = now, self.records.token_hashes()
+                    for caller in tuple(self._callers.values()):
+                        if caller.identity.token_hash and caller.identity.token_hash not in valid:
+                            caller.end()
+            except SubstrateFailed as error:  # the database is locked for a moment
+                LOGGER.warning("revoked tokens cannot be looked for: %s", error)
+
     def _left(self, caller: Caller) -> None:
         self._callers.pop(caller.id, None)
         for lease_id in caller.ends_with_it:
@@ -128,6 +149,8 @@ class Node:
     @contextmanager
     def admitted(self, identity: Identity, owner: str) -> Iterator[None]:
         """Count a lease of the owner while it is made. Raises CapacityError past the owner's limits."""
+        if identity.is_gateway:
+            identity = self.records.limits(owner)
         if self._drains:
             raise CapacityError("this node gives out no more leases: it is about to stop", retry_after_s=5.0)
         if identity.max_sandboxes is not None and self._counts.get(owner, 0) >= identity.max_sandboxes:

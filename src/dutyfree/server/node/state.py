@@ -162,7 +162,31 @@ class State:
             raise refused()
         _, owner, is_operator, max_sandboxes, leases_per_minute = row
         limits = {"max_sandboxes": max_sandboxes, "leases_per_minute": leases_per_minute}
-        return Identity(owner, is_operator=bool(is_operator), **limits)
+        return Identity(owner, is_operator=bool(is_operator), **limits, token_hash=wanted)
+
+    def limits(self, owner: str) -> Identity:
+        """What an owner may do by the most generous of its tokens: for clients that speak for it without one."""
+        with _explained(self._path):
+            columns = "max_sandboxes, leases_per_minute"
+            rows = self._database.execute(f"SELECT {columns} FROM tokens WHERE owner = ?", (owner,)).fetchall()
+        sandboxes, per_minute = ([row[column] for row in rows] for column in (0, 1))
+        return Identity(owner, max_sandboxes=_most(sandboxes), leases_per_minute=_most(per_minute))
+
+    def changes(self) -> int:
+        """A number that is another one after other processes have changed the database."""
+        with _explained(self._path):
+            return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+
+    def token_hashes(self) -> frozenset[bytes]:
+        """The hashes of all valid tokens."""
+        with _explained(self._path):
+            return frozenset(row[0] for row in self._database.execute("SELECT hash FROM tokens"))
+
+
+def _most(limits: list[int | None]) -> int | None:
+    """The largest of these limits; None, if one of them is no limit."""
+    known = [each for each in limits if each is not None]
+    return max(known) if known and len(known) == len(limits) else None
 
 
 def _hash(token: str) -> bytes:

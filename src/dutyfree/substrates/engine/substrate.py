@@ -45,7 +45,7 @@ class EngineSubstrate(Substrate):
             raise InvalidRequest(f"there is no action path {path!r:.80}", hint=hint) from None
         self._store = store if isinstance(store, Store) else Store(None if store is None else Path(store))
         self._image = image
-        self._alive: set[EngineSandbox] = set()
+        self._alive: set[Sandbox] = set()
 
     @abstractmethod
     async def make_body(self, spec: SandboxSpec, marks: Marks) -> Body:
@@ -91,7 +91,7 @@ class EngineSubstrate(Substrate):
                 on_span(span)
         return sandbox
 
-    def forget(self, sandbox: EngineSandbox) -> None:
+    def forget(self, sandbox: Sandbox) -> None:
         """Remove a sandbox that was destroyed completely from those that are alive."""
         self._alive.discard(sandbox)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dutyfree.errors import InvalidRequest
@@ -19,6 +19,7 @@ values = st.recursive(
 messages = st.lists(st.dictionaries(st.text(), values, max_size=3), max_size=5)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(messages, st.data())
 def test_messages_survive_any_cuts(sent: list[dict[str, Any]], data: st.DataObject) -> None:
     stream = b"".join(map(connect.encode, sent)) + connect.encode_end()
