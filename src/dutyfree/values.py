@@ -32,10 +32,11 @@ else:
         if init:
             methods["__init__"] = _LazyInit(made, frozen)
         if eq:
-            values = _values_of([each.name for each in dataclasses.fields(made) if each.compare])
-            methods["__eq__"] = _eq(values)
+            found = dataclasses.fields(made)
+            methods["__eq__"] = _eq(_values_of([each.name for each in found if each.compare]))
             if not has_hash:
-                methods["__hash__"] = _hash(values) if frozen else None
+                hashed = [each.name for each in found if (each.compare if each.hash is None else each.hash)]
+                methods["__hash__"] = _hash(_values_of(hashed)) if frozen else None
                 own -= {"__hash__"}
         if frozen:
             methods |= _frozen(made)

@@ -111,6 +111,16 @@ def test_the_values_of_frozen_ones_are_their_hashes() -> None:
     assert len({frozen(1), frozen(1), frozen(2)}) == 2
 
 
+def test_fields_can_be_left_out_of_hashes() -> None:
+    @values.dataclass(frozen=True, slots=True)
+    class Labelled:
+        name: str
+        labels: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+    assert hash(Labelled("a", {"b": "c"})) == hash(Labelled("a"))
+    assert Labelled("a", {"b": "c"}) != Labelled("a")
+
+
 def test_copies_and_replacements_are_made() -> None:
     frozen, child = OURS[0](1, c=[7]), OURS[4](1)
     assert dataclasses.replace(child, b=3).b == 3

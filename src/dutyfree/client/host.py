@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from dutyfree.checked import FilePath
+from dutyfree.client.box import Box
 from dutyfree.client.lease_block import LeaseBlock
 from dutyfree.errors import InvalidRequest
 from dutyfree.leases.secret import Secret, conceal, conceal_lease
@@ -32,7 +33,6 @@ from dutyfree.model import (
 )
 
 if TYPE_CHECKING:
-    from dutyfree.client.box import Box
     from dutyfree.client.groups import Group, Rollouts
     from dutyfree.images.recipes.progress import Progress
 

@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from dutyfree.client.box import Box
 from dutyfree.client.dropped import warn_of_dropped_block
 from dutyfree.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from dutyfree.client.box import Box
 
-
-class LeaseBlock(AbstractAsyncContextManager["Box"]):
+class LeaseBlock(AbstractAsyncContextManager[Box]):
     """Calls `acquire` when it is entered, and closes the box when it is left. It can be entered once.
 
     A block that is dropped before it was left ends its lease, with a warning.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,9 +10,10 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
+from dutyfree.client.box import Box
 from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.client.specs import spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
@@ -38,17 +38,16 @@ from dutyfree.model import (
     Writes,
 )
 from dutyfree.model.cache import owned_by
+from dutyfree.pool.options import WITHOUT_A_POOL, PoolOptions
 
 if TYPE_CHECKING:
     from dutyfree.choose.decision import Decision
-    from dutyfree.client.box import Box
     from dutyfree.client.groups import Group
     from dutyfree.client.host_pool import HostPool
     from dutyfree.client.leasing import Leasing
     from dutyfree.images.recipes.builder import Built
     from dutyfree.images.recipes.progress import Progress
     from dutyfree.images.store import Store
-    from dutyfree.pool.options import PoolOptions
     from dutyfree.substrates.guarded import GuardedSubstrate
     from dutyfree.substrates.options import (
         AutoOptions,
@@ -160,17 +159,6 @@ def local(
     return LocalHost(substrate, pool=pool, on_span=on_span, **options)
 
 
-_LOADED_MEANWHILE: Final = (
-    "wire.messages",
-    "guest.sandbox",
-    "pool.billing",
-    "pool.core",
-    "client.box",
-    "client.leasing",
-)
-_HEAD_START_S: Final = 0.018
-
-
 class LocalHost(Host):
     """Gives out leases while its `async with` block lasts. At its end it destroys every sandbox.
 
@@ -188,11 +176,8 @@ class LocalHost(Host):
     ) -> None:
         if not isinstance(substrate, str | Substrate):
             raise wrong("substrate", substrate, "the name of a substrate, or a Substrate")
-        if pool is not None:
-            from dutyfree.pool.options import PoolOptions
-
-            if not isinstance(pool, PoolOptions):
-                raise wrong("pool", pool, "a PoolOptions", hint="pool=dutyfree.PoolOptions()")
+        if pool is not None and not isinstance(pool, PoolOptions):
+            raise wrong("pool", pool, "a PoolOptions", hint="pool=dutyfree.PoolOptions()")
         if on_span is not None:
             function("on_span", on_span)
         if options and not isinstance(substrate, str):
@@ -202,7 +187,8 @@ class LocalHost(Host):
         self._on_span = on_span
         self._substrate: GuardedSubstrate | None = None
         self._decision: Decision | None = None
-        self._chosen_pool = pool
+        self._has_pool = pool is not None
+        self._pool_options = pool if pool is not None else WITHOUT_A_POOL
         self._leasing: Leasing | None = None
         self._billed: Leasing | None = None
         """What `bill` reads: it is kept after the end of the host."""
@@ -216,11 +202,7 @@ class LocalHost(Host):
     async def __aenter__(self) -> Self:
         if self._substrate is not None:
             raise InvalidRequest("this host is open already")
-        loading = asyncio.get_running_loop().create_task(_load_what_leases_need())
-        try:
-            guarded = await self._open_substrate()
-        finally:
-            loading.cancel()
+        guarded = await self._open_substrate()
         self._substrate, self._loop = guarded, asyncio.get_running_loop()
         try:
             self._leasing = await self._open_leasing(guarded)
@@ -230,12 +212,6 @@ class LocalHost(Host):
             await guarded.close()
             raise
         return self
-
-    @property
-    def _pool_options(self) -> PoolOptions:
-        from dutyfree.pool.options import WITHOUT_A_POOL
-
-        return WITHOUT_A_POOL if self._chosen_pool is None else self._chosen_pool
 
     async def _open_substrate(self) -> GuardedSubstrate:
         # Loading the registry costs an import of what the chosen substrate needs, and of nothing else.
@@ -261,9 +237,7 @@ class LocalHost(Host):
         from dutyfree.client.leasing import Leasing
 
         store = substrate.store if Capability.IMAGES in substrate.capabilities else None
-        leasing = Leasing(
-            substrate, self._pool_options, store, self._built, self._on_span, shown=self._chosen_pool is not None
-        )
+        leasing = Leasing(substrate, self._pool_options, store, self._built, self._on_span, shown=self._has_pool)
         await leasing.open()
         return leasing
 
@@ -285,7 +259,7 @@ class LocalHost(Host):
     @property
     def pool(self) -> HostPool:
         """The pool that keeps sandboxes warm. Raises InvalidRequest for a host without one."""
-        if self._chosen_pool is None:
+        if not self._has_pool:
             raise InvalidRequest("this host has no pool", hint="dutyfree.local(..., pool=dutyfree.PoolOptions())")
         from dutyfree.client.host_pool import HostPool
 
@@ -447,8 +421,6 @@ class LocalHost(Host):
             except BaseException:  # Unsupported, or a warning that the program's filters make an error
                 await leasing.pool.withdraw(grant)
                 raise
-        from dutyfree.client.box import Box  # loaded while the host was opened
-
         return Box(grant, leasing.pool, warns=True)
 
     def bill(self, *, advice: str | Path | None = None) -> Bill:
@@ -459,8 +431,6 @@ class LocalHost(Host):
         return with_others(self._billed.pool.bill(), self._billed.isolation, advice)
 
     async def get(self, lease_id: str) -> Box:
-        from dutyfree.client.box import Box
-
         pool = self._opened_leasing().pool
         return Box(pool.get(text("lease_id", lease_id)), pool)
 
@@ -516,17 +486,6 @@ class LocalHost(Host):
 def watch_ends(host: LocalHost, listener: Callable[[Lease, str], None]) -> None:
     """Call `listener` with each lease of an open host that has ended, and how: for a server, which keeps records."""
     host._opened_leasing().pool.on_end = lambda grant: listener(grant.lease, grant.fence.how)
-
-
-async def _load_what_leases_need() -> None:
-    """Import modules while a substrate is opened, which soon waits for programs that it has started.
-
-    One at a time, so that the opening goes on between them.
-    """
-    await asyncio.sleep(_HEAD_START_S)
-    for name in _LOADED_MEANWHILE:
-        importlib.import_module(f"dutyfree.{name}")
-        await asyncio.sleep(0)
 
 
 def _image_user(image: Recipe | Image) -> User | None:

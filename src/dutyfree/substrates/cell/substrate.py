@@ -11,7 +11,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dutyfree import fork_safety
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -37,18 +36,16 @@ from dutyfree.substrates.cell import cgroups, hostroot, mounts, opening, owner, 
 from dutyfree.substrates.cell.caches import NO_CACHES, CacheVersions, find_versions
 from dutyfree.substrates.cell.chain import Chain, Chains
 from dutyfree.substrates.cell.disk import DiskTemplates
+from dutyfree.substrates.cell.freezer import Freezer
 from dutyfree.substrates.cell.frozen import FrozenLayers
 from dutyfree.substrates.cell.ids import SHARED, IdRange
 from dutyfree.substrates.cell.kinds import CellKind, CellKinds
 from dutyfree.substrates.cell.operations import encode
+from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
 from dutyfree.substrates.cell.setting import Setting
 from dutyfree.substrates.cell.shown import NOTHING_SHOWN, ShownSources
 from dutyfree.substrates.cell.spawner import Spawner
-
-if TYPE_CHECKING:
-    from dutyfree.substrates.cell.freezer import Freezer
-    from dutyfree.substrates.cell.sandbox import Cell, CellSandbox
-    from dutyfree.wire.channel import Channel
+from dutyfree.wire.channel import Channel
 
 
 class CellSubstrate(Substrate):
@@ -153,8 +150,6 @@ class CellSubstrate(Substrate):
         )
 
     async def create(self, spec: SandboxSpec, on_span: SpanListener | None = None) -> Sandbox:
-        from dutyfree.substrates.cell.sandbox import CellSandbox
-
         setting = self._opened()
         self.check(spec)
         start_ns = time.monotonic_ns()
@@ -192,8 +187,6 @@ class CellSubstrate(Substrate):
 
     def stream(self) -> tuple[Channel, socket.socket]:
         """The two ends of a new cell's stream: a channel on our end, and the guest's end for `spawn`."""
-        from dutyfree.wire.channel import Channel
-
         ours, theirs = socket.socketpair()
         fork_safety.keep_from_children(theirs.fileno())  # a child's copy would hide the guest's death from us
         return Channel.over_socket(ours), theirs
@@ -203,8 +196,6 @@ class CellSubstrate(Substrate):
 
         Raises as `create` does; nothing of the cell is left then.
         """
-        from dutyfree.substrates.cell.sandbox import Cell
-
         with on_failure(channel.close), theirs:
             setting, spawner = self._opened(), self._spawner
             assert spawner is not None
@@ -280,8 +271,6 @@ class CellSubstrate(Substrate):
             raise Unsupported("cells cannot be paused here: this user may not freeze cgroups", hint=hint)
         if not os.path.isdir(group):  # noqa: PTH112,ASYNC240 - one call; with version 2, a cell with limits has it already
             await spawner.hold(cell.handle, self.next_number(), group)
-        from dutyfree.substrates.cell.freezer import Freezer
-
         return Freezer(group, cell.pid, cell.spawner_pid)
 
     def next_number(self) -> int:
