@@ -173,6 +173,7 @@ int main(int argc, char **argv) {
     bool rootless = false;
     int host = -1;
     if (argc == 3 && !strcmp(argv[1], "--try")) return try_steps(argv[2]);
+    if (argc == 2 && !strcmp(argv[1], "--survey")) survey();
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--control")) spawner.control = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--host")) host = atoi(argv[i + 1]);

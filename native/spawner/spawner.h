@@ -134,6 +134,9 @@ int networks_take(const struct networks *networks);
 void networks_stop(const struct networks *networks);
 bool raise_loopback(void);
 
+/* survey.c: lists what of the host a cell's root may edit. */
+_Noreturn void survey(void);
+
 /* trial.c: tries each step of a cell by itself, for `dutyfree doctor`. */
 int try_steps(const char *mode);
 

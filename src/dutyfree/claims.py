@@ -15,13 +15,13 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.errors import SubstrateFailed, SubstrateUnavailable
 from dutyfree.places import runtime_directory
 from dutyfree.removal import remove_tree
+from dutyfree.values import dataclass
 
 LOCK = "lock"
 _NAME = re.compile(r"(\d{1,7})-[0-9a-f]{6,16}-([0-9a-f]{12})")

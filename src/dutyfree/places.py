@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -24,14 +24,20 @@ def state_directory() -> Path:
 def runtime_directory() -> Path:
     """For small things that end with their process."""
     user = os.geteuid()
-    places = [Path("/run/dutyfree")] if user == 0 else []
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and user != 0:
-        places.append(Path(runtime, "dutyfree"))
+    usable = (place for place in _runtime_places(user) if _can_be_made(place) and _is_ours_or_absent(place))
+    return next(usable, None) or next(_runtime_places(user))
+
+
+def _runtime_places(user: int) -> Iterator[Path]:
+    if user == 0:
+        yield Path("/run/dutyfree")
+    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime, "dutyfree")
+    import tempfile  # slow to import, and the places above usually serve
+
     with contextlib.suppress(FileNotFoundError):  # nowhere at all
-        places.append(Path(tempfile.gettempdir(), f"dutyfree-{user}"))
-    places.append(Path("/dev/shm", f"dutyfree-{user}"))
-    return next((place for place in places if _can_be_made(place) and _is_ours_or_absent(place)), places[0])
+        yield Path(tempfile.gettempdir(), f"dutyfree-{user}")
+    yield Path("/dev/shm", f"dutyfree-{user}")
 
 
 def _is_ours_or_absent(place: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from dutyfree.failure import on_failure
@@ -15,7 +14,7 @@ def publish(path: Path, data: bytes, *, draft: Path | None = None, sync: bool = 
     `draft` is the temporary name; by default a hidden one beside `path`. With `sync` the disk has the file when this
     returns. Raises OSError; then `path` is as it was, and there is no draft.
     """
-    draft = draft or path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.draft")
+    draft = draft or path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.draft")
     with on_failure(draft.unlink, missing_ok=True):
         write_synced(draft, data) if sync else draft.write_bytes(data)
         draft.rename(path)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
+import os
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
@@ -17,6 +16,11 @@ def remove_tree(path: Path) -> None:
 
     Links are never followed. Does nothing where there is nothing. Raises SubstrateFailed.
     """
+    if not os.path.lexists(path):
+        return
+    import shutil  # both are slow to import, and few processes have a tree to remove
+    import subprocess
+
     with contextlib.suppress(OSError, RecursionError):
         shutil.rmtree(path)
     # The usual tree is gone now; these walk without recursion, and start new processes, which costs milliseconds.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dutyfree.errors import InvalidRequest
+from dutyfree.values import dataclass
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 
@@ -21,6 +20,8 @@ Default = TypeVar("Default")
 
 def read_document(path: Path, what: str) -> dict[str, Any]:
     """The TOML in a file; `what` it is, "recipe" for one, is for messages. Raises InvalidRequest, with the path."""
+    import tomllib  # slow to import, and most processes read no TOML
+
     data = _beginning(path, MAX_FILE_BYTES + 1, f"the {what} ")
     if len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(f"{path}: a {what} has at most {MAX_FILE_BYTES} bytes", hint="give big things as files")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from dutyfree.images.trees import copy_tree
+from dutyfree.images.trees.layers import copy_tree
 from support.layer_trees import OWNERSHIP
 
 # A layer as a value: what each name is in it. Directories carry a mode, which tells whose attributes won.

@@ -16,8 +16,11 @@ from pathlib import Path
 import pytest
 
 import dutyfree
-from dutyfree import client, contract, sync
+from dutyfree import contract, sync
+from dutyfree.client.box import Box
 from dutyfree.client.host_pool import HostPool
+from dutyfree.client.local import LocalHost
+from dutyfree.client.stream import Stream
 from support.repository import ROOT
 
 
@@ -37,10 +40,10 @@ def test_the_generated_file_is_current() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (sync.LocalHost, client.LocalHost),
+        (sync.LocalHost, LocalHost),
         (sync.HostPool, HostPool),
-        (sync.Box, client.Box),
-        (sync.Stream, client.Stream),
+        (sync.Box, Box),
+        (sync.Stream, Stream),
         (sync.Session, contract.Session),
         (sync.Terminal, contract.Terminal),
         (sync.Files, contract.Files),

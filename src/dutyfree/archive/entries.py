@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import ArchiveRefused
 from dutyfree.formatting import quoted
+from dutyfree.values import dataclass
 
 WHITEOUT_PREFIX = b".wh."
 OPAQUE_NAME = b".wh..wh..opq"

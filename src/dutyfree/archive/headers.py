@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from dutyfree.values import dataclass
 
 BLOCK_BYTES: Final = 512
 _NAME_BYTES: Final = 100

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from dutyfree.values import dataclass
 
 MAX_ENTRIES: Final = 4_000_000
 

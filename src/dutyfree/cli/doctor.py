@@ -17,7 +17,7 @@ from dutyfree.errors import DutyfreeError, SubstrateFailed, UnenforcedWarning
 
 if TYPE_CHECKING:
     from dutyfree.cli.progress_bar import Display
-    from dutyfree.client import LocalHost
+    from dutyfree.client.local import LocalHost
     from dutyfree.model import Image, Unenforced
 
 PROBE_TIMEOUT_S = 60.0
@@ -156,7 +156,7 @@ def _timeout_s(name: str, options: argparse.Namespace) -> float:
 async def _try(name: str, timeout_s: float, display: Display) -> Finding:
     import asyncio
 
-    from dutyfree.client import local
+    from dutyfree.client.local import local
 
     warnings.simplefilter("ignore", UnenforcedWarning)  # the finding has it
     finding = Finding(name)

@@ -16,8 +16,9 @@ from dutyfree.model.action import MAX_TIMEOUT_S
 from dutyfree.model.port import MAX_PORT
 
 if TYPE_CHECKING:
-    from dutyfree.client import Box, Stream
+    from dutyfree.client.box import Box
     from dutyfree.client.ports import Forward
+    from dutyfree.client.stream import Stream
 
 DEFAULT_WAIT_S = 60.0
 

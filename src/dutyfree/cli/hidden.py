@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dutyfree.errors import FileFailed
 
 if TYPE_CHECKING:
-    from dutyfree.client import Box
+    from dutyfree.client.box import Box
 
 NOT_FOUND: Final = 127
 """The exit code of a command that could not be started because a file is missing."""
@@ -42,6 +41,8 @@ def needed_files(command: str, *, brought: bool) -> Iterator[str]:
 
     `brought`: the sandbox has the first of them, at a path of its own.
     """
+    import shutil  # slow to import, and most commands are found
+
     path = os.path.abspath(command) if "/" in command else shutil.which(command)  # noqa: PTH100 - links are wanted
     if path is None or not Path(path).is_file():
         return

@@ -19,7 +19,8 @@ from dutyfree.model import Cache, Egress, Image, Mount, Network, Resources, Writ
 from dutyfree.model.spec import describe_unenforced
 
 if TYPE_CHECKING:
-    from dutyfree.client import Box, LocalHost
+    from dutyfree.client.box import Box
+    from dutyfree.client.local import LocalHost
 
 DEFAULTS = Resources()
 
@@ -216,7 +217,7 @@ def write_egress_journal(box: Box, file: str | None) -> None:
 
 def host_for(options: argparse.Namespace) -> LocalHost:
     """A host for the substrate and the store that the options name."""
-    from dutyfree.client import LocalHost
+    from dutyfree.client.local import LocalHost
     from dutyfree.substrates.registry import parse_options
 
     warnings.simplefilter("ignore", UnenforcedWarning)  # `warn_of_unenforced` prints the same, for people

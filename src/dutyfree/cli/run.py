@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ from dutyfree.model.action import MAX_TIMEOUT_S
 if TYPE_CHECKING:
     import asyncio
 
-    from dutyfree.client import Box, Stream
+    from dutyfree.client.box import Box
+    from dutyfree.client.stream import Stream
 
 NO_LIMIT_BYTES = (1 << 63) - 1
 """Streamed output is passed on and not kept, so it needs no limit."""
@@ -69,11 +71,29 @@ def register(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command and return its code."""
-    import asyncio
-
     if not command_words(options) and options.entrypoint == "none":
         raise InvalidRequest("there is no command to run", hint="for example: dutyfree run -- python3 -c 'print(1)'")
+    if options.substrate == "cell":
+        begin_opening(options)
+    import asyncio  # slow to import
+
     return asyncio.run(_in_a_sandbox(options))
+
+
+def begin_opening(options: argparse.Namespace) -> None:
+    """Start the program that looks through the host's files for cells; meanwhile, this one imports modules.
+
+    Only where it is certain what is hidden from cells. If this fails, opening the host fails, and says why.
+    """
+    from dutyfree.images.ownership import is_root
+    from dutyfree.places import state_directory
+    from dutyfree.substrates.cell import hostroot
+
+    state = state_directory()
+    masks = (str(state), str((options.store or state / "images").absolute()))
+    if not options.option and all(map(os.path.lexists, masks)):
+        with suppress(DutyfreeError):
+            hostroot.begin(masks, rootless=not is_root())
 
 
 async def _in_a_sandbox(options: argparse.Namespace) -> int:

@@ -60,6 +60,10 @@ class ActionLog:
         await self._add(f"{began} {_prompt(command)}{''.join(_output(seen))}  = {_ending(seen)}")
         return seen
 
+    def session(self, inner: Session) -> LoggedSession:
+        """A session whose lines are logged here."""
+        return LoggedSession(inner, self)
+
     async def started(self, command: Command, how: str) -> None:
         """An action whose end and output are not logged."""
         await self._add(f"{_now()} {_prompt(command)}  = {how}")

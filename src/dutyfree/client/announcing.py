@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, islice
 from typing import Final
 
@@ -28,6 +28,7 @@ from dutyfree.pool.ladder_cache import LadderCache
 from dutyfree.pool.pool import Pool
 from dutyfree.pool.state import State
 from dutyfree.pool.wanted import Wanted
+from dutyfree.values import dataclass
 
 BUILDS_AT_ONCE: Final = 4
 """The most announced recipes that are built at the same time. A lease does not wait for these places."""

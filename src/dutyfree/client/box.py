@@ -11,10 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dutyfree.checked import FilePath, data_bytes, path_or_none, path_text, seconds, table, text, whole, wrong
-from dutyfree.client.action_log import ActionLog, LoggedSession
 from dutyfree.client.bound import bind_again, bind_forks, destroy_all
 from dutyfree.client.dropped import warn_of_dropped_box
-from dutyfree.client.git import BoxGit
 from dutyfree.client.keeper import LeaseKeeper
 from dutyfree.client.ports import DEFAULT_PORT_TIMEOUT_S, Forward, check_dial, forward, wait_for_port
 from dutyfree.client.process import UNLIMITED_BYTES, Process, terminal_size
@@ -44,7 +42,9 @@ from dutyfree.substrates.guarded.files import GuardedFiles
 from dutyfree.substrates.guarded.parts import GuardedSession, GuardedStream, GuardedTerminal
 
 if TYPE_CHECKING:
+    from dutyfree.client.action_log import ActionLog
     from dutyfree.client.egress import BoxEgress
+    from dutyfree.client.git import BoxGit
 
 
 class Box:
@@ -94,6 +94,8 @@ class Box:
     @property
     def git(self) -> BoxGit:
         """Changes of a git repository of the sandbox, as patches."""
+        from dutyfree.client.git import BoxGit
+
         return BoxGit(self.run)
 
     @property
@@ -359,6 +361,8 @@ class Box:
         Of each output at most 64 KiB, of all 64 MiB. It holds commands and output, and what secrets those have, but no
         environment. Raises InvalidRequest if the file cannot be written.
         """
+        from dutyfree.client.action_log import ActionLog
+
         title = f"lease {self.lease.id}, sandbox {self.id}"
         self._log = await ActionLog.open(path_text("path", path), title)
 
@@ -532,7 +536,7 @@ class Box:
 
     def _fenced_session(self, inner: Session) -> Session:
         session = GuardedSession(inner, self._fence)
-        return session if self._log is None else LoggedSession(session, self._log)
+        return session if self._log is None else self._log.session(session)
 
     def _fenced(self, sandbox: Sandbox) -> GuardedFiles:
         """The files of a sandbox of this lease, with the rights of the lease's user."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, SubstrateFailed
-from dutyfree.images.recipes.progress import Event, Progress
 from dutyfree.images.store import Store
 from dutyfree.model import Image, Recipe
 from dutyfree.substrates.guarded import GuardedSubstrate
+from dutyfree.values import dataclass
+
+if TYPE_CHECKING:
+    from dutyfree.images.recipes.progress import Event, Progress
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -17,6 +16,7 @@ from dutyfree.client.action_log import logged_work
 from dutyfree.client.box import Box
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
 from dutyfree.model.bill import duration
+from dutyfree.values import dataclass
 
 MAX_GROUP = 1024
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0

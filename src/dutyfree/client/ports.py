@@ -6,7 +6,6 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from dutyfree.checked import text
@@ -14,6 +13,7 @@ from dutyfree.contract import Connection
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, PortFailed
 from dutyfree.model.action import check_timeout
 from dutyfree.model.port import check_port
+from dutyfree.values import dataclass
 
 DEFAULT_PORT_TIMEOUT_S = 30.0
 MAX_FORWARDED: Final = 256

@@ -7,13 +7,13 @@ import os
 import pwd
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Mount
 from dutyfree.model.mount import is_inside
+from dutyfree.values import dataclass
 
 SHOWN_ANYWAY: Final = ("/bin", "/gnu", "/lib", "/nix", "/opt", "/sbin", "/snap", "/usr")
 """Where every sandbox over this machine's root sees what every user may read."""

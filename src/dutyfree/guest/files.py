@@ -24,7 +24,6 @@ from dutyfree.errors import FileFailed, GuestMisbehaved, InvalidRequest
 from dutyfree.guest.applets import applet_request, raise_if_failed
 from dutyfree.guest.exchanges import Collected
 from dutyfree.guest.runner import Runner
-from dutyfree.guest.watch import GuestWatch
 from dutyfree.model import FileInfo, User
 from dutyfree.model.action import check_timeout
 from dutyfree.model.file import MAX_MODE
@@ -108,6 +107,8 @@ class GuestFiles(Files):
         await transfer.download(self._runner, _checked(path), Path(local), limit_bytes, timeout_s, self._user)
 
     def watch(self, path: FilePath, *, recursive: bool = False) -> Watch:
+        from dutyfree.guest.watch import GuestWatch  # few programs watch
+
         return GuestWatch(self._runner, _checked(path), recursive=recursive)
 
     @contextlib.contextmanager

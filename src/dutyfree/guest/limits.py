@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from dutyfree.contract import (
     DEFAULT_DIAL_TIMEOUT_S,
@@ -20,13 +21,13 @@ from dutyfree.contract import (
 from dutyfree.errors import Unsupported
 from dutyfree.guest.files import GuestFiles
 from dutyfree.guest.limits import LimitWatch
-from dutyfree.guest.ports import Ports
 from dutyfree.guest.runner import Runner
-from dutyfree.guest.session import GuestSession
 from dutyfree.guest.stream import GuestActionStream
-from dutyfree.guest.terminal import GuestTerminal
 from dutyfree.model import Action, Command, ListeningPort, Observation, Phase, Span, Unenforced, User
 from dutyfree.wire.action_channel import ActionChannel
+
+if TYPE_CHECKING:
+    from dutyfree.guest.ports import Ports
 
 
 class GuestSandbox(Sandbox):
@@ -61,7 +62,8 @@ class GuestSandbox(Sandbox):
         self._give_back: Callable[[], Awaitable[None]] | None = destroy
         """None once it was called with success: it may refer to this object, and a reference cycle would stay."""
         self._destroying = asyncio.Lock()
-        self._ports = Ports(self._runner) if ports else None
+        self._has_ports = ports
+        self._ports: Ports | None = None
 
     @property
     def runner(self) -> Runner | None:
@@ -71,7 +73,7 @@ class GuestSandbox(Sandbox):
     @property
     def has_ports(self) -> bool:
         """Whether it has a loopback of its own."""
-        return self._ports is not None
+        return self._has_ports
 
     @property
     def unenforced(self) -> tuple[Unenforced, ...]:
@@ -90,6 +92,8 @@ class GuestSandbox(Sandbox):
     async def session(
         self, *, cwd: str | None = None, env: Mapping[str, str] | None = None, user: User | None = None
     ) -> Session:
+        from dutyfree.guest.session import GuestSession  # most sandboxes have no session, terminal or port in use
+
         return await GuestSession.open(self._runner, cwd, env, user)
 
     async def terminal(
@@ -102,6 +106,8 @@ class GuestSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         user: User | None = None,
     ) -> Terminal:
+        from dutyfree.guest.terminal import GuestTerminal
+
         return await GuestTerminal.open(self._runner, command, rows=rows, cols=cols, cwd=cwd, env=env, user=user)
 
     async def dial(
@@ -119,10 +125,14 @@ class GuestSandbox(Sandbox):
         return await self._own_ports().datagrams(address, port)
 
     def _own_ports(self) -> Ports:
-        if self._ports is None:
+        if not self._has_ports:
             raise Unsupported(
                 "this sandbox has no ports of its own: its network is the host's", hint="use network none"
             )
+        if self._ports is None:
+            from dutyfree.guest.ports import Ports
+
+            self._ports = Ports(self._runner)
         return self._ports
 
     async def destroy(self) -> None:

@@ -22,10 +22,10 @@ from dutyfree.errors import CapacityError
 from dutyfree.formatting import size
 from dutyfree.images.store import Store
 from dutyfree.images.store.caches import ORIGIN
-from dutyfree.images.trees import copy_tree, measure, merge_trees
 from dutyfree.images.trees.alone import alone
 from dutyfree.images.trees.descent import Descent, Visit, open_file, walk
 from dutyfree.images.trees.disk import disk_errors
+from dutyfree.images.trees.layers import copy_tree, measure, merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Cache, SavedCache
 

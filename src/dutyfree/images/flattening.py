@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dutyfree.images.store import Store
-from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.layers import merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
 

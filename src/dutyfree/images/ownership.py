@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import ArchiveRefused
+from dutyfree.values import dataclass
 
 SUBORDINATE_IDS = 0x7000_0000
 """The first host id for images and for cells of root. No distribution or systemd component uses this range, so a

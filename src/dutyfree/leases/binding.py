@@ -20,7 +20,7 @@ import asyncio
 import os
 import posixpath
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from dutyfree.leases.secret import Secret
 from dutyfree.model import Capability, Egress, User
 from dutyfree.model.environment import CheckedEnvironment, check_env
 from dutyfree.model.user import check_user
+from dutyfree.values import dataclass
 from dutyfree.wire.fields import encode_text
 
 MEMORY_DIRECTORY: Final = "/dev/shm"

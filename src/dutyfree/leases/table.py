@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-import secrets
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from dutyfree.checked import seconds, table, text
 from dutyfree.errors import InvalidRequest, LeaseLost
+from dutyfree.values import dataclass
 
 MAX_NAME_CHARACTERS: Final = 256
 """The most characters of an owner's name, and of a key."""
@@ -81,7 +82,7 @@ class LeaseTable:
         remember_s: float = 600.0,
     ) -> None:
         """Lease ids begin with `prefix`. `wall_offset_s` is the time since 1970 minus the time that callers give."""
-        self._prefix = prefix if prefix is not None else secrets.token_hex(8)
+        self._prefix = prefix if prefix is not None else os.urandom(8).hex()
         self._wall_offset_s = wall_offset_s
         self._remembered = remembered
         self._remember_s = remember_s

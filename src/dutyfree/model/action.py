@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike
 
 from dutyfree.checked import data_bytes, path_text, seconds, whole, wrong
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
 from dutyfree.model.user import User, check_user
+from dutyfree.values import dataclass
 
 Command = str | Sequence[str]
 """A shell line (str) or an argv (a sequence of str; paths may be `pathlib` objects)."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from dutyfree.model.phase import Phase
+from dutyfree.values import dataclass
 
 _S: Final = 1e9
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
 from dutyfree.checked import seconds, table, text, whole, wrong
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.hostname import Address, HostName, format_authority, parse_host, split_authority
+from dutyfree.values import dataclass
 
 DEFAULT_PORTS: Final = (80, 443)
 MAX_PATTERNS: Final = 1024

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from dutyfree.values import dataclass
 
 MAX_MODE: Final = 0o7777
 """All permission bits."""

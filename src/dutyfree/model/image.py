@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from dutyfree.checked import all_of, text
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
+from dutyfree.values import dataclass
 
 MAX_LAYERS = 128
 DEFAULT_COMMAND = ("/bin/sh",)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from numbers import Real
 
 from dutyfree.checked import size_bytes, whole, wrong
+from dutyfree.values import dataclass
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
 from dutyfree.checked import FilePath, all_of, path_text
 from dutyfree.errors import InvalidRequest
+from dutyfree.values import dataclass
 
 MAX_MOUNTS = 32
 MAX_PATH_BYTES = 1024

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from dutyfree.errors import ActionFailed
 from dutyfree.model.phase import Phase
 from dutyfree.model.span import Span
+from dutyfree.values import dataclass
 
 TIMED_OUT_CODE: Final = 124
 """The exit code of a command that ran out of time, as `timeout` of coreutils has it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from dutyfree.errors import DutyfreeError
 from dutyfree.model.action import Command
+from dutyfree.values import dataclass
 
 DEFAULT_KEEP_OUTPUT_BYTES: Final = 1024 * 1024
 DEFAULT_CHUNK_BYTES: Final = 64 * 1024

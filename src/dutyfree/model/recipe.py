@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dutyfree.checked import all_of, path_text, seconds, text, wrong
 from dutyfree.errors import InvalidRequest
 from dutyfree.model.environment import check_env
 from dutyfree.model.limits import Network
+from dutyfree.values import dataclass
 
 LADDER = ("image", "repository", "dependencies")
 """The names of the usual stages, in their order; a recipe may leave any of them out and add others anywhere."""

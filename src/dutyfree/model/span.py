@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dutyfree.model.phase import Phase
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from dutyfree.checked import wrong
@@ -14,6 +14,7 @@ from dutyfree.model.environment import check_env
 from dutyfree.model.image import Image
 from dutyfree.model.limits import Network, Resources
 from dutyfree.model.mount import Mount, check_mounts
+from dutyfree.values import dataclass
 
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Final
+
+from dutyfree.values import dataclass
 
 MAX_TICKS: Final = 64
 """Ticks that a history keeps; see `History._thin_out`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from dutyfree.errors import DutyfreeError
@@ -12,6 +11,7 @@ from dutyfree.pool.members import Member
 from dutyfree.pool.planner_input import OperationKind
 from dutyfree.pool.queue import Request
 from dutyfree.pool.state import State
+from dutyfree.values import dataclass
 
 G = TypeVar("G", bound=Goal)
 

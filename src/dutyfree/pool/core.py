@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from dutyfree.errors import CallerError, CapacityError, DutyfreeError, SandboxGone
@@ -46,6 +45,7 @@ from dutyfree.pool.queue import Request, RequestQueue
 from dutyfree.pool.routing import Policy, Route, route
 from dutyfree.pool.size import Size
 from dutyfree.pool.state import Ladder, State
+from dutyfree.values import dataclass
 
 G = TypeVar("G", bound=Goal)
 

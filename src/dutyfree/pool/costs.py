@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -18,6 +17,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.state import Ladder, State
 from dutyfree.publish import publish
+from dutyfree.values import dataclass
 
 StepKind = Literal["create", "stage", "reset", "destroy"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.pool import spreading
 from dutyfree.pool.arrivals import History, Past
 from dutyfree.pool.state import State, rungs_of
+from dutyfree.values import dataclass
 
 MAX_ANNOUNCEMENTS: Final = 16384
 MAX_STATES: Final = 4096

@@ -9,10 +9,10 @@ in `PlannerInput.clock` and `Idle.clock`, and moves it by `Destroy.clock`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dutyfree.pool.planner_input import Limits
 from dutyfree.pool.size import Size
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from dutyfree.pool.members import Member
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import Ledger, SpanRecorder, account, now_ns
+from dutyfree.values import dataclass
 
 if TYPE_CHECKING:
     from dutyfree.leases.lease_egress import LeaseEgress

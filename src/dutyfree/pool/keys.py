@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.pool.grants import Grant
 from dutyfree.pool.state import State
+from dutyfree.values import dataclass
 
 Name = tuple[str, str]
 """The owner and its key. Two owners may use the same key for different leases."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from dutyfree.errors import SubstrateFailed
 from dutyfree.model import Image, Recipe, SandboxSpec
 from dutyfree.pool.staging import Stager
 from dutyfree.pool.wanted import Wanted, plain
+from dutyfree.values import dataclass
 
 MAX_KNOWN: Final = 4096
 

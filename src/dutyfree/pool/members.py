@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.planner_input import Idle, Operation, OperationKind, Returned
 from dutyfree.pool.size import NO_SIZE, Size
 from dutyfree.pool.state import State
+from dutyfree.values import dataclass
 
 G = TypeVar("G", bound=Goal)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.pool.core import CoreOptions
 from dutyfree.pool.planner_input import Abilities, Limits
 from dutyfree.pool.routing import Policy
+from dutyfree.values import dataclass
 
 MAX_SANDBOXES: Final = 1_000_000
 MAX_BYTES: Final = 2**60

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from dutyfree.errors import CallerError, CapacityError, InfraFailed
 from dutyfree.model import Phase
+from dutyfree.values import dataclass
 
 MAX_CAUSES: Final = 64
 OTHER: Final = "other"

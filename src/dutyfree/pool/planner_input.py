@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from dutyfree.pool.demand import Demand
 from dutyfree.pool.size import NO_SIZE
 from dutyfree.pool.size import Size as Size
 from dutyfree.pool.state import Ladder, State
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from dutyfree.checked import seconds
 from dutyfree.contract import SpanListener
@@ -36,9 +36,11 @@ from dutyfree.pool.queue import Request
 from dutyfree.pool.routing import COLD_RUNG, Policy
 from dutyfree.pool.size import Size
 from dutyfree.pool.staging import Stager
-from dutyfree.pool.status import PoolStatus, summarise
 from dutyfree.pool.wanted import Wanted
 from dutyfree.trace import now_ns
+
+if TYPE_CHECKING:
+    from dutyfree.pool.status import PoolStatus
 
 _FORKS_RETRY_S: Final = 0.05
 """How often `reserve_forks` looks whether the claimed places are free."""
@@ -241,6 +243,8 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """The sandboxes and requests at this moment, and the counters since the pool was opened."""
+        from dutyfree.pool.status import summarise  # few processes ask
+
         return summarise(self._name, self.core, self._now())
 
     def keep_no_spans(self) -> None:

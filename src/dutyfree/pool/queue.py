@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Generic, TypeVar
 
 from dutyfree.errors import CapacityError
 from dutyfree.leases.table import NO_LABELS
 from dutyfree.pool.goal import Goal
 from dutyfree.pool.state import State
+from dutyfree.values import dataclass
 
 G = TypeVar("G", bound=Goal)
 K = TypeVar("K")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dutyfree.contract import Sandbox, SpanListener, Substrate
@@ -16,6 +16,7 @@ from dutyfree.pool.billing import SpanSink
 from dutyfree.pool.planner_input import Abilities
 from dutyfree.pool.state import State
 from dutyfree.pool.wanted import Wanted
+from dutyfree.values import dataclass
 
 if TYPE_CHECKING:
     from dutyfree.images.recipes.builder import Built

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeVar
 
 from dutyfree.pool.core import PoolCore
 from dutyfree.pool.goal import Goal
+from dutyfree.values import dataclass
 
 G = TypeVar("G", bound=Goal)
 _PREFIX: Final = "dutyfree_pool"

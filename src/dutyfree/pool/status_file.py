@@ -6,7 +6,6 @@ status` and `dutyfree top` read it. They treat it as untrusted input: they bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from dutyfree.errors import InvalidRequest
 from dutyfree.pool.status import PoolStatus
 from dutyfree.pool.status_codec import POOL_STATUS
 from dutyfree.publish import publish
+from dutyfree.values import dataclass
 
 KIND: Final = "pools"
 EVERY_S: Final = 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from dutyfree.errors import InvalidRequest, Unsupported
 from dutyfree.model import Image, Recipe, SandboxSpec, Stage
 from dutyfree.pool.state import Ladder, State
 from dutyfree.threads import in_thread
+from dutyfree.values import dataclass
 
 if TYPE_CHECKING:
     from dutyfree.images.store import Store

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dutyfree.guest import LimitCounters
 from dutyfree.model import Resources
+from dutyfree.values import dataclass
+
+if TYPE_CHECKING:
+    from dutyfree.guest.limits import LimitCounters
 
 CONTROLLERS = ("memory", "pids", "cpu")
 FREEZER = "freezer"
@@ -209,6 +213,8 @@ class GroupCounters:
 
     def counters(self) -> LimitCounters:
         """The current counters, as `LimitWatch` promises."""
+        from dutyfree.guest.limits import LimitCounters  # what is told of limits needs no guest
+
         return LimitCounters(_read_counter(self.oom, "oom_kill"), _read_counter(self.pids, "max"))
 
 

@@ -11,7 +11,6 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
 from dutyfree.model import Mount
 from dutyfree.model.mount import is_inside
 from dutyfree.places import runtime_directory, state_directory
+from dutyfree.values import dataclass
 
 OPEN_TIMEOUT_S: Final = 5.0
 MAX_STUCK: Final = 16

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
 from types import MappingProxyType
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.model import Phase, Span
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, Protocol, Self
 
 from dutyfree.errors import GuestMisbehaved
 from dutyfree.model.port import MAX_PORT
+from dutyfree.values import dataclass
 from dutyfree.wire.fields import Fields, bytes_field, number_field
 from dutyfree.wire.frames import Frame, FrameKind, encode_frame
 

@@ -6,6 +6,7 @@ import base64
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -225,3 +226,25 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.02)
+
+
+END = """
+import atexit, sys, threading
+from dutyfree.cli.main import main
+
+atexit.register(print, "registered")
+print("first", end=" ")
+if sys.argv.pop() == "thread":
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("late"))).start()
+main()
+"""
+
+
+@pytest.mark.parametrize(("how", "last"), [("alone", ["registered"]), ("thread", ["late", "registered"])])
+def test_the_end_of_the_process_flushes_and_waits_for_threads(how: str, last: list[str]) -> None:
+    words = [sys.executable, "-c", END, "completion", "bash", how]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("first ")
+    assert lines[-len(last) :] == last

@@ -64,7 +64,7 @@ async def _built(recipe: Recipe, name: str, options: argparse.Namespace) -> Buil
     from dutyfree.cli.build_progress import BuildProgress
     from dutyfree.cli.progress_bar import Display
     from dutyfree.cli.store_option import new_or_existing_store
-    from dutyfree.client import local
+    from dutyfree.client.local import local
     from dutyfree.images.recipes import builder
     from dutyfree.substrates import registry
     from dutyfree.substrates.guarded import GuardedSubstrate

@@ -13,7 +13,7 @@ from dutyfree.images.store.layers import LayerInfo, Layers
 from dutyfree.images.store.layout import Layout, is_hex
 from dutyfree.images.store.names import Names, is_name_file
 from dutyfree.images.store.stages import Stages, is_stage_file
-from dutyfree.images.trees import measure
+from dutyfree.images.trees.layers import measure
 from dutyfree.images.trees.pack import pack
 
 _AT_ROOT = ("store.json", "lock", "draft.json")

@@ -11,7 +11,6 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +18,7 @@ from dutyfree.errors import CapacityError, InvalidRequest
 from dutyfree.failure import on_failure
 from dutyfree.images.store import locks
 from dutyfree.images.store.layout import hex_of
+from dutyfree.values import dataclass
 
 DESCRIPTION = "layer.json"
 MAX_FRESH_LAYERS = 256

@@ -6,17 +6,16 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import stat
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.images.store import documents, staging
 from dutyfree.images.store.holds import DESCRIPTION, Hold, Holds, missing
 from dutyfree.images.store.layout import hex_of, is_hex
-from dutyfree.images.trees import measure
+from dutyfree.values import dataclass
 
 TREE = "tree"
 _ATTEMPTS = 10
@@ -92,6 +91,8 @@ class Layers:
         try:
             return self.info(layer).size_bytes
         except InvalidRequest:
+            from dutyfree.images.trees.layers import measure  # most programs start sandboxes, and make no layers
+
             place = self.place(layer)
             return measure(place).bytes if place.is_dir() else 0
 
@@ -100,7 +101,9 @@ class Layers:
 
         A damaged layer is replaced. Raises SubstrateFailed if a damaged layer is in use.
         """
-        place, new = self.place(digest), tree.parent / f"layer-{secrets.token_hex(8)}"
+        from dutyfree.images.trees.layers import measure
+
+        place, new = self.place(digest), tree.parent / f"layer-{os.urandom(8).hex()}"
         size = measure(tree)
         info = LayerInfo(digest, size.bytes, size.entries, time.time(), origin, canonical)
         new.mkdir(mode=0o700)

@@ -7,11 +7,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.errors import CapacityError
+from dutyfree.values import dataclass
 
 BUSY_S = 60.0
 """The longest wait for a lock that other processes hold only for short times."""

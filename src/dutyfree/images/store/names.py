@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import ImageNotFound, InvalidRequest
 from dutyfree.images.store import documents
 from dutyfree.model.image import Image
 from dutyfree.publish import sync_directory
+from dutyfree.values import dataclass
 
 MAX_SOURCE_CHARACTERS = 1000
 MIN_PREFIX_DIGITS = 6
@@ -124,6 +123,8 @@ def by_digest(wanted: str, images: Iterable[NamedImage]) -> NamedImage | None:
 
 def unknown(wanted: str, names: Iterable[str]) -> ImageNotFound:
     """The error for an unknown image; its hint has similar names."""
+    import difflib  # only mistakes need it
+
     close = difflib.get_close_matches(wanted, list(names), n=_SHOWN, cutoff=0.5)
     hint = f"similar names: {', '.join(close)}" if close else "`dutyfree image list` shows all images"
     return ImageNotFound(f"there is no image {wanted!r}", hint=hint)

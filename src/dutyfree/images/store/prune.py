@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
 from dutyfree.images.store import documents
 from dutyfree.images.store.layout import hex_of, is_hex
 from dutyfree.model.image import Image
+from dutyfree.values import dataclass
 
 MAX_TITLE_CHARACTERS = 1000
 _SUFFIX = ".json"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def trash(area: Path) -> Iterator[list[Path]]:
 
 def garbage_path(area: Path) -> Path:
     """A new path to which garbage can be moved by one rename."""
-    return area / f"{_GARBAGE}{secrets.token_hex(8)}"
+    return area / f"{_GARBAGE}{os.urandom(8).hex()}"
 
 
 def sweep(area: Path) -> None:
@@ -82,7 +81,7 @@ def sweep_locks(area: Path) -> None:
 
 def _make_locked(area: Path) -> tuple[locks.FileLock, Path]:
     while True:
-        directory = area / f"{os.getpid()}-{secrets.token_hex(8)}"
+        directory = area / f"{os.getpid()}-{os.urandom(8).hex()}"
         lock = locks.attempt(area / (directory.name + _LOCK))
         if lock is not None:
             try:

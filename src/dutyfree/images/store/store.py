@@ -20,7 +20,6 @@ from dutyfree.images.store.names import NamedImage, Names, by_digest, named_now,
 from dutyfree.images.store.prune import Pruned, StageUse, plan
 from dutyfree.images.store.stages import CachedStage, Stages
 from dutyfree.images.store.usage import Usage, account
-from dutyfree.images.trees import copy_tree
 from dutyfree.model.image import Image
 
 
@@ -112,6 +111,7 @@ class Store:
         `link` makes hard links instead of copies if possible, for trees whose files never change. `leave_out` selects
         files to skip.
         """
+        from dutyfree.images.trees.layers import copy_tree
         from dutyfree.images.trees.pack import pack  # most programs start sandboxes, and make no layers
 
         with self.staging() as directory:

@@ -10,13 +10,13 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from dutyfree.archive.limits import MAX_ENTRIES
 from dutyfree.errors import InvalidRequest, SubstrateFailed
 from dutyfree.formatting import quoted
+from dutyfree.values import dataclass
 
 MAX_DEPTH: Final = 4096
 MAX_PATH_BYTES: Final = 64 * 1024

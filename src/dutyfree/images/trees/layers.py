@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from dutyfree.images.trees.attributes import belongs_in_layer, is_opaque, is_whi
 from dutyfree.images.trees.copying import Copying
 from dutyfree.images.trees.descent import MAX_DEPTH, Descent, Visit, path_below, sorted_names, walk
 from dutyfree.images.trees.disk import disk_errors
+from dutyfree.values import dataclass
 
 _OPEN_MOST: Final = 256
 """The number of directories that a merge keeps open, over all its trees."""

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -27,6 +26,7 @@ from dutyfree.images.trees.attributes import (
 from dutyfree.images.trees.descent import Descent, remove_below
 from dutyfree.images.trees.disk import FULL, disk_error, disk_errors
 from dutyfree.images.trees.links import allowed_moves
+from dutyfree.values import dataclass
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IMPLIED_MODE: Final = 0o755

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dutyfree.model import Capability, Resources, Unenforced
 from dutyfree.substrates.cell.operations import Operation, Plan, Verb, op
 from dutyfree.substrates.hierarchies import Cgroups, GroupCounters, memory_file, settings
+from dutyfree.values import dataclass
 
 CAPABILITIES = {
     "memory": Capability.LIMIT_MEMORY,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from dutyfree.errors import Unsupported
-from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
 from dutyfree.model import Image
 from dutyfree.substrates.cell.frozen import FrozenLayer, FrozenLayers, with_modes
 from dutyfree.substrates.cell.setting import Base, Lower, Setting
 from dutyfree.threads import in_thread_stoppable
+from dutyfree.values import dataclass
 
 MAX_STORED = 32
 """The maximum of stored layers in a cell's root. Each layer slows every look-up of a missing file down, and the paths
@@ -56,6 +56,8 @@ class Chains:
                 frozen.append(self._frozen.find(name))
             used = stored
             if len(stored) > MAX_STORED:
+                from dutyfree.images.flattening import flattened  # few images have so many layers
+
                 used = await in_thread_stoppable(
                     lambda on_bytes: flattened(self._store, stored, bottom=not image.over_host, on_bytes=on_bytes)
                 )

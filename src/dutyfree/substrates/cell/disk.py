@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
+from functools import cached_property
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
@@ -21,8 +21,11 @@ class DiskTemplates:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._making: dict[int, asyncio.Task[str]] = {}
-        self.missing = _missing(directory)
+
+    @cached_property
+    def missing(self) -> str | None:
         """Why disk sizes cannot be limited on this host; None if they can."""
+        return _missing(self._directory)
 
     async def template(self, size_bytes: int) -> str:
         """The path of an empty file system of that size. Raises SubstrateFailed."""
@@ -55,6 +58,8 @@ def _missing(directory: Path) -> str | None:
         return "an ordinary user cannot mount a file system image; uppers on tmpfs are limited"
     if directory.is_relative_to("/dev"):
         return "no directory on a disk is writable; uppers on tmpfs are limited"
+    import shutil  # slow to import, and few cells write to a disk
+
     if shutil.which("mkfs.ext4", path=_SEARCH_PATH) is None:
         return "mkfs.ext4 is not installed (Debian: e2fsprogs)"
     if not os.access("/dev/loop-control", os.R_OK | os.W_OK):

@@ -8,15 +8,18 @@ substrate is opened (docs/adr/0012-copies-of-what-tools-edit.md).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pwd
-import stat
-from collections import deque
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from itertools import islice
+import subprocess
+from collections.abc import Collection, Iterable, Iterator
 
+from dutyfree.errors import SubstrateUnavailable
+from dutyfree.formatting import plain
 from dutyfree.images.ownership import SUBORDINATE_COUNT
+from dutyfree.native import spawner_path
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ MAX_STATE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 100_000
 """How many directory entries are read in all: a directory with millions of files must not delay `open`."""
+TIMEOUT_S = 60.0
+PIPE_BYTES = 1 << 20
+"""Room for all that is found, so that the program ends without a reader."""
 
 LOCKS = (
     "/etc/.pwd.lock", "/var/lib/dpkg/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/triggers/Lock",
@@ -81,99 +87,84 @@ class Editable:
     """The files that cells have with another content: paths, modes and contents."""
 
 
-def survey(hidden: Collection[str], *, one_user: bool, trees: tuple[Tree, ...] = TREES) -> Editable:
-    """Survey this host. Paths in `hidden`, and all below them, are left out.
+class Walk:
+    """A walk through this host's files, by a program of ours: meanwhile, this process can do something else.
+
+    Finds what every user may read, upper levels first. Paths in `hidden`, and all below them, are left out. Raises
+    SubstrateUnavailable.
+    """
+
+    def __init__(self, hidden: Collection[str], trees: Iterable[Tree] = TREES) -> None:
+        request: list[str | int] = [MAX_ENTRIES, MAX_BYTES, MAX_FILE_BYTES, MAX_STATE_BYTES]
+        request += [*_counted(hidden), *_counted(REPLACED_ONLY), *_counted(STATE)]
+        for tree in trees:
+            request += [tree.path, tree.levels, tree.directories, tree.copies, *_counted(tree.copied)]
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                [str(spawner_path()), "--survey"],
+                stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/",
+            )  # fmt: skip
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            with contextlib.suppress(OSError):  # an ordinary user with many pipes may not enlarge one
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as given:
+                given.write("".join(f"{word}\0" for word in request).encode("utf-8", "surrogateescape"))
+            self._process.stdin = None
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    def found(self) -> tuple[dict[str, int], dict[str, int], list[tuple[str, int, int]]]:
+        """Waits. Directories with modes, those that do not belong to root with owners, and `Editable.copies`."""
+        directories: dict[str, int] = {}
+        owners: dict[str, int] = {}
+        files: list[tuple[str, int, int]] = []
+        words = iter(self._answer().split("\0"))
+        for kind, mode, owner, path in zip(words, words, words, words, strict=False):
+            uid = int(owner)
+            if kind == "F":
+                files.append((path, int(mode, 8), uid if uid < SUBORDINATE_COUNT else 0))
+                continue
+            directories[path] = int(mode, 8)
+            if 0 < uid < SUBORDINATE_COUNT:
+                owners[path] = uid
+        return directories, owners, files
+
+    def _answer(self) -> str:
+        try:
+            answer, complaint = self._process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.communicate()
+            raise _unavailable(error) from error
+        if self._process.returncode != 0:
+            raise _unavailable(plain(complaint.decode("utf-8", "replace")))
+        return answer.decode("utf-8", "surrogateescape")
+
+
+def survey(walk: Walk, *, one_user: bool) -> Editable:
+    """What the walk found, with the files that cells have of their own. Raises SubstrateUnavailable.
 
     `one_user`: cells have no user except root.
     """
-    finder = _Finder(frozenset(hidden))
-    for tree in trees:
-        finder.walk(tree)
+    directories, owners, files = walk.found()
     texts = [(path, 0o600, "") for path in LOCKS if os.path.lexists(path)]
     # Tools give the shadow files to another group; in cells without other groups, they work without these files.
     texts += [ONE_USER_APT] if one_user else [(path, 0o640, text) for path, text in _shadow_files().items()]
-    texts = [text for text in texts if _parent(text[0]) in finder.directories]
+    texts = [text for text in texts if _parent(text[0]) in directories]
     given = {text[0] for text in texts}
-    copies = tuple((path, mode, uid) for path, (mode, uid) in finder.copies.items() if path not in given)
-    owned = tuple((path, finder.directories[path], uid) for path, uid in finder.owners.items())
-    return Editable(tuple(finder.directories.items()), owned, copies, tuple(texts))
+    copies = tuple(file for file in files if file[0] not in given)
+    owned = tuple((path, directories[path], uid) for path, uid in owners.items())
+    return Editable(tuple(directories.items()), owned, copies, tuple(texts))
 
 
-class _Finder:
-    """Collects directories and files that every user may read, upper levels first."""
+def _counted(paths: Collection[str]) -> list[str | int]:
+    return [len(paths), *paths]
 
-    def __init__(self, hidden: frozenset[str]) -> None:
-        self._hidden = hidden
-        self._left_bytes = MAX_BYTES
-        self._left_entries = MAX_ENTRIES
-        self._left_copies = 0
-        self.directories: dict[str, int] = {}
-        self.owners: dict[str, int] = {}
-        """The owners of directories that do not belong to root."""
-        self.copies: dict[str, tuple[int, int]] = {}
-        """The modes and owners of the files to copy."""
 
-    def walk(self, tree: Tree) -> None:
-        if not (self._is_open(_parent(tree.path)) and self._is_open(tree.path)):
-            return
-        device = os.lstat(tree.path).st_dev
-        queue, left = deque([(tree.path, tree.levels)]), tree.directories
-        self._left_copies = tree.copies
-        while queue and left > 0:
-            path, level = queue.popleft()
-            if not self._is_open(path, device):
-                continue
-            left -= 1
-            copied = self._left_copies > 0 and path.startswith(tree.copied) and not path.startswith(REPLACED_ONLY)
-            if level > 1 or copied:
-                below = self._scan(path, copied=copied)
-                queue.extend((each, level - 1) for each in sorted(below) if level > 1)
-
-    def _is_open(self, path: str, device: int | None = None) -> bool:
-        """Whether every user may read a directory; it is then recorded. Mounts below are left out: they may be slow."""
-        if path in self.directories or path == "":
-            return True
-        if path in self._hidden:
-            return False
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o005 != 0o005 or device not in (None, found.st_dev):
-            return False
-        self.directories[path] = stat.S_IMODE(found.st_mode)
-        if 0 < found.st_uid < SUBORDINATE_COUNT:
-            self.owners[path] = found.st_uid
-        return True
-
-    def _scan(self, path: str, *, copied: bool) -> list[str]:
-        """Record the files of a directory, and return its directories."""
-        below = []
-        try:
-            with os.scandir(path) as entries:
-                for entry in islice(entries, self._left_entries):
-                    self._left_entries -= 1
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(entry.path)
-                    elif copied and entry.is_file(follow_symlinks=False) and entry.path not in self._hidden:
-                        self._copy(entry)
-        except OSError:
-            return []  # it was removed meanwhile
-        return below
-
-    def _copy(self, entry: os.DirEntry[str]) -> None:
-        if self._left_copies == 0 or entry.path in self.copies:
-            return
-        try:
-            found = entry.stat(follow_symlinks=False)
-        except OSError:
-            return
-        most = MAX_STATE_BYTES if entry.path in STATE else MAX_FILE_BYTES
-        if found.st_mode & 0o004 and found.st_size <= min(most, self._left_bytes):
-            self._left_bytes -= found.st_size
-            self._left_copies -= 1
-            uid = found.st_uid if found.st_uid < SUBORDINATE_COUNT else 0
-            self.copies[entry.path] = (stat.S_IMODE(found.st_mode) & 0o777, uid)
+def _unavailable(why: object) -> SubstrateUnavailable:
+    return SubstrateUnavailable(f"the files of this machine cannot be looked through: {why}")
 
 
 def _shadow_files() -> dict[str, str]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dutyfree.errors import CapacityError, InvalidRequest, SubstrateFailed
 from dutyfree.failure import await_on_failure
 from dutyfree.images.ownership import Ownership
-from dutyfree.images.trees import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from dutyfree.substrates.cell.setting import Lower, Setting, parents
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 from dutyfree.threads import in_thread_stoppable
+from dutyfree.values import dataclass
 
 MAX_FROZEN = 512
 """A limit, because each frozen layer is a mount of the spawner, and every new cell starts with a copy of all mounts."""
@@ -77,6 +77,8 @@ class FrozenLayers:
         return layer
 
     def _fill(self, target: Path, trees: list[Path], on_bytes: Callable[[int], None]) -> None:
+        from dutyfree.images.trees.layers import copy_tree, merge_trees  # few programs take many snapshots
+
         target.mkdir(parents=True)
         if len(trees) == 1:
             copy_tree(trees[0], target, on_bytes=on_bytes)

@@ -12,7 +12,6 @@ import os
 import pwd
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree.errors import InvalidRequest
@@ -32,6 +31,7 @@ from dutyfree.substrates.cell.parts import (
     not_for_cells,
     of_installation,
 )
+from dutyfree.values import dataclass
 
 OWN_DIRECTORIES: dict[str, int] = {
     "/dev": 0o755,
@@ -141,11 +141,64 @@ class HostRoot:
         return tuple(part for part in self.parts if part.showing is Showing.READ_ONLY)
 
 
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """A survey that waits for its walk through the host's files."""
+
+    mounted: tuple[mounts.Mount, ...]
+    masks_of_ours: list[str]
+    directories: set[str]
+    files: set[str]
+    own: dict[str, int]
+    remote: list[str]
+    walk: editable.Walk
+
+
+_begun: dict[tuple[tuple[str, ...], bool], _Beginning] = {}
+
+
+def begin(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> None:
+    """Begin what `survey` with the same arguments waits for, so that it waits less."""
+    _begun[extra_masks, rootless] = _begin(extra_masks, rootless)
+
+
 def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> HostRoot:
     """Survey this host's root. `extra_masks` are files or directories that cells must not see.
 
     Raises InvalidRequest if an extra mask does not exist: a mask that hides nothing is a mistake.
     """
+    begun = _begun.pop((extra_masks, rootless), None) or _begin(extra_masks, rootless)
+    mounted, directories, files, own = begun.mounted, begun.directories, begun.files, begun.own
+    hidden = {*directories, *own}
+    found = editable.survey(begun.walk, one_user=rootless)
+    top_level = tuple(_top_level(begun.remote))
+    if rootless:
+        parts = for_user(seen_directories(top_level, hidden, mounted), of_installation(mounted, hidden), hidden)
+    else:
+        given = {path for path, _mode, _text in found.texts}
+        parts = for_root(of_installation(mounted, {*hidden, *files, *given}), _mode_of)
+    return HostRoot(
+        top_level=top_level,
+        own=tuple(own.items()),
+        masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
+        masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
+        repeated=_repeated([*own, *directories, *files], hidden, found.directories),
+        owned=found.owned,
+        copies=found.copies,
+        texts=found.texts,
+        parts=parts,
+        mounted=tuple(
+            mount.path for mount in of_installation(mounted, begun.masks_of_ours) if mount.kind not in KERNEL_KINDS
+        ),
+        resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
+        name_servers=_resolv_conf(),
+        is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),
+        absent=tuple(path for path in own if not _is_real_directory(path)),
+        has_keys=Path("/proc/keys").exists(),
+    )
+
+
+def _begin(extra_masks: tuple[str, ...], rootless: bool) -> _Beginning:
     mounted = mounts.read()
     for path in extra_masks:
         if not os.path.lexists(path):
@@ -164,32 +217,8 @@ def survey(extra_masks: tuple[str, ...] = (), *, rootless: bool = False) -> Host
     directories = {path for path in directories if not is_below(path, hidden - {path})}
     files = {path for path in files if not is_below(path, hidden)}
     remote = [mount.path for mount in mounted if is_remote(mount.kind)]
-    found = editable.survey({*hidden, *files, *remote}, one_user=rootless)
-    top_level = tuple(_top_level(remote))
-    if rootless:
-        parts = for_user(seen_directories(top_level, hidden, mounted), of_installation(mounted, hidden), hidden)
-    else:
-        given = {path for path, _mode, _text in found.texts}
-        parts = for_root(of_installation(mounted, {*hidden, *files, *given}), _mode_of)
-    return HostRoot(
-        top_level=top_level,
-        own=tuple(own.items()),
-        masked_directories=tuple(sorted(path for path in directories if _is_reachable(path))),
-        masked_files=tuple(sorted(path for path in files if _is_reachable(path))),
-        repeated=_repeated([*own, *directories, *files], hidden, found.directories),
-        owned=found.owned,
-        copies=found.copies,
-        texts=found.texts,
-        parts=parts,
-        mounted=tuple(
-            mount.path for mount in of_installation(mounted, masks_of_ours) if mount.kind not in KERNEL_KINDS
-        ),
-        resolv_conf=_resolv_conf() if Path("/etc/resolv.conf").is_symlink() else "",
-        name_servers=_resolv_conf(),
-        is_overlay=any(mount.path == "/" and mount.kind == "overlay" for mount in mounted),
-        absent=tuple(path for path in own if not _is_real_directory(path)),
-        has_keys=Path("/proc/keys").exists(),
-    )
+    walk = editable.Walk({*hidden, *files, *remote})
+    return _Beginning(mounted, masks_of_ours, directories, files, own, remote, walk)
 
 
 def seen_directories(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.images.ownership import SUBORDINATE_COUNT, SUBORDINATE_IDS
+from dutyfree.values import dataclass
 
 RANGES = 0x0FFE
 """The number of ranges, including number 0, which files belong to. Higher ids are not usable: systemd reserves the next
@@ -54,7 +53,8 @@ class IdRanges:
         self._idle: list[int] = []
         self._held: set[int] = set()
         """All ranges of this process, idle or not. Needed because two locks of one open file do not conflict."""
-        self._next = random.randrange(1, RANGES)  # random, so that processes seldom try the same range
+        # Random, so that processes seldom try the same range. (The module `random` is slow to import.)
+        self._next = 1 + int.from_bytes(os.urandom(8)) % (RANGES - 1)
 
     def take(self) -> IdRange | None:
         """A range that no other cell of this machine has; None if all are taken."""

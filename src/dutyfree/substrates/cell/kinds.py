@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from dutyfree.model import Capability, SandboxSpec, Unenforced, Writes
@@ -13,6 +12,7 @@ from dutyfree.substrates.cell.operations import encode
 from dutyfree.substrates.cell.purity import Condition
 from dutyfree.substrates.cell.setting import Base, Setting
 from dutyfree.substrates.sources import Source
+from dutyfree.values import dataclass
 
 MAX_KINDS: Final = 256
 
@@ -62,7 +62,7 @@ class CellKinds:
     def _unenforced(self, spec: SandboxSpec, base: Base) -> tuple[Unenforced, ...]:
         found = cgroups.unenforced(self._setting.cgroups, spec.resources)
         found += [gap for gap in self._gaps if gap.what is not Capability.HOST_FILES or base.over_host]
-        missing = self._disks.missing
-        if missing and spec.writes is Writes.DISK and spec.resources.disk_bytes is not None:
-            found.append(Unenforced(Capability.LIMIT_DISK, missing))
+        if spec.writes is Writes.DISK and spec.resources.disk_bytes is not None:
+            missing = self._disks.missing
+            found += [Unenforced(Capability.LIMIT_DISK, missing)] if missing else []
         return tuple(found)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from dutyfree.values import dataclass
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 

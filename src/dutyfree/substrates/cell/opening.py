@@ -18,7 +18,7 @@ async def set_up(spawner: Spawner, setting: Setting) -> Setting:
     shown = [await _try_part(spawner, setting, part) for part in taken]
     parts = tuple(part for part in shown if part is not None)
     setting = replace(setting, host=replace(setting.host, parts=parts))
-    await spawner.prepare(spawner_root.last_plan(setting))
+    await spawner.prepare(spawner_root.last_plan(setting), at_once=True)
     if setting.rootless:
         return setting
     tried = [path for path in ("/mask", "/layers", setting.disk_mount) if not await _translates(spawner, path)]

@@ -66,7 +66,7 @@ class MountFlag(IntEnum):
 
 
 class Operation(NamedTuple):
-    """One step of a plan."""
+    """One step of a plan. (A tuple: opening a substrate makes thousands of them.)"""
 
     verb: Verb
     arguments: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def bind(source: str, target: str, flags: int = 0) -> Operation:
 def encode(plan: Iterable[Operation]) -> bytes:
     """The plan in the spawner's wire format."""
     parts: list[bytes] = []
-    for operation in plan:
-        body = "\0".join((*operation.arguments, "")).encode("utf-8", "surrogateescape")
-        parts += (_HEADER.pack(operation.verb, len(body)), body)
+    for verb, arguments in plan:
+        body = "\0".join((*arguments, "")).encode("utf-8", "surrogateescape")
+        parts += (_HEADER.pack(verb, len(body)), body)
     return b"".join(parts)

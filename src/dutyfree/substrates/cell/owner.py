@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from dutyfree import claims
@@ -14,6 +13,7 @@ from dutyfree.substrates.cell.cgroups import PARENT
 from dutyfree.substrates.cell.freezer import thaw_all
 from dutyfree.substrates.cell.ids import IdRanges
 from dutyfree.substrates.hierarchies import Cgroups
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

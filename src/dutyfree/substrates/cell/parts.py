@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from dutyfree.substrates.cell.mounts import Mount
+from dutyfree.values import dataclass
 
 SYSTEM_TREES = ("/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/snap", "/srv", "/usr", "/var")
 """A file system mounted here belongs to the host's installation. Elsewhere it is data, which cells do not see."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from dutyfree.errors import SubstrateFailed
+from dutyfree.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

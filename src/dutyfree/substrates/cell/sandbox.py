@@ -37,12 +37,10 @@ from dutyfree.substrates.cell.frozen import FrozenLayer
 from dutyfree.substrates.cell.ids import IdRange
 from dutyfree.substrates.cell.kinds import CellKind
 from dutyfree.substrates.cell.purity import Condition
-from dutyfree.substrates.cell.snapshot import CellSnapshot
 from dutyfree.substrates.cell.spawner import CellHandle, Spawner
 from dutyfree.substrates.cell.standstill import children, standstill
 from dutyfree.substrates.forking import check_count
 from dutyfree.substrates.hierarchies import GroupCounters
-from dutyfree.substrates.metering import measure, with_limits
 from dutyfree.substrates.replaceable import ReplaceableSandbox, was_reset
 from dutyfree.threads import exit_in_thread, in_thread, in_thread_stoppable
 from dutyfree.wire.channel import Channel
@@ -212,6 +210,8 @@ class CellSandbox(ReplaceableSandbox):
         return Usage(memory_bytes, disk_bytes)
 
     async def metrics(self) -> Metrics:
+        from dutyfree.substrates.metering import measure, with_limits  # and no measurements
+
         self._check()
         cell, spec = self._cell, self._spec
         own_network = spec.network is Network.NONE
@@ -231,6 +231,8 @@ class CellSandbox(ReplaceableSandbox):
             self._cell.freezer.thaw()
 
     async def snapshot(self) -> Snapshot:
+        from dutyfree.substrates.cell.snapshot import CellSnapshot  # most sandboxes have no snapshots
+
         async with self._turn:
             return CellSnapshot(self._substrate, await self._freeze_files())
 

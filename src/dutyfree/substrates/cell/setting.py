@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from dutyfree.images.ownership import SUBORDINATE_IDS
@@ -10,6 +9,7 @@ from dutyfree.model import Capability, Unenforced
 from dutyfree.substrates.cell.hostroot import HostRoot
 from dutyfree.substrates.cell.parts import Showing, is_below, is_open
 from dutyfree.substrates.hierarchies import Cgroups
+from dutyfree.values import dataclass
 
 NO_TRANSLATION = "mounts cannot translate ids on this machine (tmpfs can from Linux 6.3 on): cells share one range"
 NAMED_PARTS = 4

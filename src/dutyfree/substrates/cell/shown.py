@@ -7,7 +7,6 @@ mounts of the host at `/host`: it looks the source up there, and checks that it 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ _REASONS: Final = {
         "mount the directories below it one by one",
     ),
 }
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ShownSources:
@@ -76,10 +74,13 @@ def refusal(target: str, number: int) -> DutyfreeError:
 
 
 def _trees(opened: Sequence[OpenedSource]) -> tuple[int, ...]:
+    import ctypes  # slow to import, and few cells have mounts
+
+    libc = ctypes.CDLL(None, use_errno=True)
     trees: list[int] = []
     for each in opened:
         # Without AT_RECURSIVE: what is mounted below the source stays out.
-        tree = _libc.syscall(_OPEN_TREE, each.fd, b"", _CLONE | os.O_CLOEXEC | _EMPTY_PATH)
+        tree = libc.syscall(_OPEN_TREE, each.fd, b"", _CLONE | os.O_CLOEXEC | _EMPTY_PATH)
         if tree < 0:
             reason = os.strerror(ctypes.get_errno())
             for made in trees:

@@ -10,14 +10,16 @@ import os
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from dutyfree import fork_safety
 from dutyfree.errors import CapacityError, DutyfreeError, InfraFailed, SubstrateFailed, SubstrateUnavailable
 from dutyfree.substrates.cell import shown
 from dutyfree.substrates.cell.operations import Plan, Verb, encode, op
+from dutyfree.values import dataclass
 from dutyfree.wire.fields import Fields
 
 MAX_MESSAGE_BYTES = 128 * 1024
@@ -79,7 +81,8 @@ class Spawner:
         self._process: subprocess.Popen[bytes] | None = None
         self._handles: dict[int, CellHandle] = {}
         self._freezing: dict[int, asyncio.Future[None]] = {}
-        self._prepared: asyncio.Future[None] | None = None
+        self._prepared: deque[asyncio.Future[None]] = deque()
+        """The answers to requests to prepare, in their order."""
         self._dead: InfraFailed | None = None
 
     @property
@@ -103,11 +106,18 @@ class Spawner:
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
 
-    async def prepare(self, plan: Plan) -> None:
-        """Run a plan in the spawner itself. Raises SubstrateUnavailable, with the step that failed."""
+    async def prepare(self, plan: Plan, *, at_once: bool = False) -> None:
+        """Run a plan in the spawner itself. Raises SubstrateUnavailable, with the step that failed.
+
+        `at_once`: send all of it, so that the spawner need not wait for us. Steps after one that fails are then tried.
+        """
+        parts = [plan[at : at + PREPARE_STEPS] for at in range(0, len(plan), PREPARE_STEPS)]
         try:
-            for at in range(0, len(plan), PREPARE_STEPS):
-                await self._prepare(plan[at : at + PREPARE_STEPS])
+            if at_once:
+                await self._prepare(*parts)
+            else:
+                for part in parts:
+                    await self._prepare(part)
         except (CapacityError, SubstrateFailed) as error:
             raise await self._unavailable(error) from error
 
@@ -121,17 +131,26 @@ class Spawner:
             return error.message
         return None
 
-    async def _prepare(self, plan: Plan) -> None:
-        prepared = self._prepared = asyncio.get_running_loop().create_future()
+    async def _prepare(self, *plans: Plan) -> None:
+        """Send plans, and wait for the answers, which come in the same order."""
+        answers = []
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT_S):
-                with contextlib.suppress(SubstrateFailed):  # if the spawner has just died, `_dead` has the reason
-                    self._send(bytes([_PREPARE]) + encode(plan))
-                if self._dead:
-                    raise self._dead
-                await prepared
+                for plan in plans:
+                    answers.append(asyncio.get_running_loop().create_future())
+                    self._prepared.append(answers[-1])
+                    with contextlib.suppress(SubstrateFailed):  # if the spawner has just died, `_dead` has the reason
+                        await self._send_with_retry(bytes([_PREPARE]) + encode(plan))
+                    if self._dead:
+                        raise self._dead
+                for answer in answers:
+                    await answer
         except TimeoutError:
             raise SubstrateUnavailable("the cell spawner does not answer") from None
+        finally:
+            for answer in answers:
+                if not answer.cancel() and not answer.cancelled():
+                    answer.exception()  # the first failure is raised; no one asks for the others
 
     async def _unavailable(self, error: DutyfreeError) -> DutyfreeError:
         """The error for a failed `prepare`, with its cause. The diagnosis runs only now, after the failure."""
@@ -246,13 +265,10 @@ class Spawner:
         values = Fields(body)
         number = values.number(_TAG_CELL)
         handle = self._handles.get(number)
-        if kind in (_PREPARED, _FAILED) and handle is None and self._prepared and not self._prepared.done():
-            if kind == _PREPARED:
-                self._prepared.set_result(None)
-            else:
-                self._prepared.set_exception(_failure(values))
+        if kind in (_PREPARED, _FAILED) and handle is None and self._prepared:
+            _resolve(self._prepared.popleft(), None if kind == _PREPARED else _failure(values))
         elif number in self._freezing:
-            _resolve_freezing(self._freezing[number], _failure(values) if kind == _FAILED else None)
+            _resolve(self._freezing[number], _failure(values) if kind == _FAILED else None)
         elif handle is None:
             return
         elif kind == _SPAWNED:
@@ -270,10 +286,9 @@ class Spawner:
     def _died(self) -> None:
         self._release_control()
         self._dead = SubstrateFailed(f"the cell spawner died: {self._stderr_tail()}")
-        if self._prepared and not self._prepared.done():
-            self._prepared.set_exception(self._dead)
-        for frozen in self._freezing.values():
-            _resolve_freezing(frozen, self._dead)
+        for answer in (*self._prepared, *self._freezing.values()):
+            _resolve(answer, self._dead)
+        self._prepared.clear()
         for handle in self._handles.values():
             handle.failure = handle.failure or self._dead
             handle.has_gone()
@@ -314,13 +329,13 @@ class Spawner:
             self._process = None
 
 
-def _resolve_freezing(frozen: asyncio.Future[None], error: DutyfreeError | None) -> None:
-    if frozen.done():
+def _resolve(answer: asyncio.Future[None], error: DutyfreeError | None) -> None:
+    if answer.done():  # the waiting task was cancelled
         return
     if error is None:
-        frozen.set_result(None)
+        answer.set_result(None)
     else:
-        frozen.set_exception(error)
+        answer.set_exception(error)
 
 
 def _failure(values: Fields) -> DutyfreeError:

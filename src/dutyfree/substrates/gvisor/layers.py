@@ -14,7 +14,7 @@ from dutyfree.errors import CapacityError, InvalidRequest, Unsupported
 from dutyfree.failure import await_on_failure, on_failure
 from dutyfree.images.flattening import flattened
 from dutyfree.images.store import Hold, Store
-from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.layers import copy_tree, merge_trees
 from dutyfree.model import Image
 from dutyfree.removal import remove_tree
 from dutyfree.threads import in_thread, in_thread_stoppable

@@ -25,7 +25,7 @@ from dutyfree.errors import (
 from dutyfree.failure import on_failure
 from dutyfree.images.commands import die_with_parent
 from dutyfree.images.store import Store, locks
-from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.layers import merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.model import Image
 from dutyfree.substrates.os_errors import wrap_os_errors

@@ -24,7 +24,7 @@ from dutyfree.images.oci.exporting import export_image
 from dutyfree.images.oci.importing import import_source, import_tar
 from dutyfree.images.ownership import Ownership
 from dutyfree.images.store import Store
-from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.layers import merge_trees
 from dutyfree.model import Image, SandboxSpec
 from dutyfree.substrates.cell import CellSubstrate
 from dutyfree.substrates.cell.sandbox import CellSandbox

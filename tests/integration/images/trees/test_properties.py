@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dutyfree.images.trees import merge_trees
+from dutyfree.images.trees.layers import merge_trees
 from dutyfree.removal import remove_tree
 from support.layer_trees import IS_ROOT, OWNERSHIP, described
 from support.layer_values import LAYERS, Layer, written

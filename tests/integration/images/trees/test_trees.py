@@ -15,7 +15,7 @@ import pytest
 
 import dutyfree
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.layers import copy_tree, merge_trees
 from dutyfree.removal import remove_tree
 from support.layer_trees import IS_ROOT, OWNERSHIP, described, make_rich_tree
 

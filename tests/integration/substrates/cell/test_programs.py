@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dutyfree
-from dutyfree.client import Box
+from dutyfree.client.box import Box
 
 PLACES = ("/etc", "/opt", "/usr/bin", "/usr/lib/python3", "/var/lib", "/tmp")
 COUNT = f"""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dutyfree
-from dutyfree.client import Box
+from dutyfree.client.box import Box
 from dutyfree.errors import FileFailed
 
 CONTROL = """\

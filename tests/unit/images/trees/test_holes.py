@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.errors import InvalidRequest
-from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.layers import copy_tree, merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.removal import remove_tree
 from support.layer_trees import OWNERSHIP

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dutyfree.images.trees import copy_tree, merge_trees
+from dutyfree.images.trees.layers import copy_tree, merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.images.trees.unpack import unpack
 from dutyfree.removal import remove_tree

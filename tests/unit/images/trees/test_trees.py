@@ -19,8 +19,9 @@ import pytest
 
 from dutyfree.archive.limits import ArchiveLimits
 from dutyfree.errors import InvalidRequest, SubstrateFailed
-from dutyfree.images.trees import copy_tree, copying, measure, merge_trees
+from dutyfree.images.trees import copying
 from dutyfree.images.trees.descent import Descent, walk
+from dutyfree.images.trees.layers import copy_tree, measure, merge_trees
 from dutyfree.images.trees.pack import pack
 from dutyfree.removal import remove_tree
 from support.layer_trees import IS_ROOT, OWNERSHIP, described, make_rich_tree, opaque, whiteout, write

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dutyfree.substrates.cell import editable
-from dutyfree.substrates.cell.editable import Tree, survey
+from dutyfree.substrates.cell.editable import Tree, Walk, survey
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def tree() -> Iterator[Path]:
 def found(tree: Path, levels: int = 4, directories: int = 99, copies: int = 99, **options: object) -> tuple[set, set]:
     """The names of directories and copies, relative to the tree."""
     hidden = {str(tree / name) for name in options.get("hidden", ())}  # type: ignore[attr-defined]
-    result = survey(hidden, one_user=False, trees=(Tree(str(tree), levels, directories, copies),))
+    result = survey(Walk(hidden, (Tree(str(tree), levels, directories, copies),)), one_user=False)
     inside = [path for path, _mode in result.directories if path.startswith(f"{tree}/")]
     files = [path for path, _mode, _owner in result.copies]
     return {str(Path(path).relative_to(tree)) for path in inside}, {str(Path(path).relative_to(tree)) for path in files}
@@ -72,6 +72,6 @@ def test_upper_levels_come_first_and_everything_is_bounded(tree: Path, monkeypat
 
 
 def test_accounts_are_locked() -> None:
-    texts = {path: text for path, _mode, text in survey((), one_user=False).texts}
+    texts = {path: text for path, _mode, text in survey(Walk(()), one_user=False).texts}
     assert all(line.split(":")[1] == "!" for line in texts["/etc/shadow"].splitlines())
-    assert "/etc/shadow" not in {path for path, _mode, _text in survey((), one_user=True).texts}
+    assert "/etc/shadow" not in {path for path, _mode, _text in survey(Walk(()), one_user=True).texts}
