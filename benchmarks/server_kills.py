@@ -32,6 +32,7 @@ from server import serving
 from server_load import Http, parents
 
 WORKERS = 8
+GATEWAYS = 2
 SERVING_S = 30.0
 """The longest that a server may take to serve again, before this gives up."""
 CALL_S = 30.0
@@ -95,7 +96,7 @@ def processes(server: int, what: str) -> list[int]:
 
 async def killed(server: int, what: str, turn: int) -> int:
     """Kill one process of a server once all of them are there."""
-    while not (found := processes(server, what)):  # noqa: ASYNC110 - nothing tells of it
+    while len(found := processes(server, what)) < (GATEWAYS if what == "gateway" else 1):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0.01)
     pid = found[turn % len(found)]
     os.kill(pid, signal.SIGKILL)
@@ -332,7 +333,7 @@ async def measure(options: argparse.Namespace, say: Callable[[str, dict[str, Any
     """Everything, in order."""
     before = leaks.snapshot()
     with tempfile.TemporaryDirectory(prefix="server-kills-") as place:
-        arguments = ["--http", "127.0.0.1:0", "--gateways", "2"]
+        arguments = ["--http", "127.0.0.1:0", "--gateways", str(GATEWAYS)]
         async with serving(Path(place), *arguments) as server:
             server["directory"] = place
             hosts = processes(server["pid"], "node")

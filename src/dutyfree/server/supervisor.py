@@ -13,7 +13,6 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,6 @@ Inherited = socket.socket | BinaryIO
 READY_S: Final = 60.0
 FIRST_WAIT_S: Final = 0.05
 LONGEST_WAIT_S: Final = 5.0
-STEADY_S: Final = 1.0
-"""A process that has served so long is started again at once."""
 STOP_S: Final = 10.0
 
 
@@ -115,7 +112,6 @@ class Child:
         """Keep the process alive. Raises SubstrateFailed if it cannot be started at all."""
         wait_s = FIRST_WAIT_S
         while not self._stopping:
-            started_s = time.monotonic()
             serves = await self._start()
             assert self._process is not None
             code = await self._process.wait()
@@ -126,7 +122,7 @@ class Child:
             if not serves and self.starts == 1:
                 raise SubstrateFailed(f"the {self.name} could not be started: it ended with code {code}")
             LOGGER.error("the %s has ended, and is started again", self.name, extra={"code": code})
-            if serves and time.monotonic() - started_s > STEADY_S:
+            if serves:  # only what cannot even start is tried more and more seldom
                 wait_s = FIRST_WAIT_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
