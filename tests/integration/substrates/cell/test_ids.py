@@ -72,6 +72,7 @@ async def test_files_keep_their_owners_from_one_range_to_another() -> None:
         assert (await fork.run("stat -c %u:%g /tmp/b")).text == "2000:0\n"
 
 
+@pytest.mark.alone  # it takes all ranges of the machine, which cells of other tests need
 async def test_without_a_free_range_cells_share_one() -> None:
     async with dutyfree.local("cell") as host:
         taken = IdRanges(claims.state_base() / "ids")

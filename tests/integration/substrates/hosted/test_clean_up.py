@@ -23,7 +23,7 @@ from dutyfree.server.e2b import Settings
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.hosted import HostedSubstrate
 from support.e2b_server import e2b_server
-from support.serving import Server, serving
+from support.serving import Serving, serving
 
 pytestmark = pytest.mark.xdist_group("hosted-clean-up")
 PATHS = pytest.mark.parametrize("path", ["guest", "exec"])
@@ -44,12 +44,12 @@ asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[Serving]:
     with tempfile.TemporaryDirectory(prefix="dutyfree-hosted-") as directory, serving(Path(directory)) as found:
         yield found
 
 
-async def at_service(server: Server) -> int:
+async def at_service(server: Serving) -> int:
     """How many sandboxes the service has."""
     pages = AsyncSandbox.list(api_url=server.http, api_key=server.token)
     found = 0
@@ -59,7 +59,7 @@ async def at_service(server: Server) -> int:
 
 
 @PATHS
-async def test_destroy_and_close_leave_nothing(server: Server, path: str) -> None:
+async def test_destroy_and_close_leave_nothing(server: Serving, path: str) -> None:
     substrate = HostedSubstrate(path=path, **server.options)
     async with substrate:
         first, _ = await asyncio.gather(*(substrate.create(SandboxSpec()) for _ in range(2)))
@@ -73,7 +73,7 @@ async def test_destroy_and_close_leave_nothing(server: Server, path: str) -> Non
 
 
 @PATHS
-async def test_the_next_substrate_ends_what_a_killed_process_left(server: Server, path: str) -> None:
+async def test_the_next_substrate_ends_what_a_killed_process_left(server: Serving, path: str) -> None:
     child = subprocess.Popen(  # noqa: ASYNC220 - once, at first
         [sys.executable, "-c", CHILD, server.http, server.token, path], stdout=subprocess.PIPE, text=True
     )
@@ -90,7 +90,7 @@ async def test_the_next_substrate_ends_what_a_killed_process_left(server: Server
 
 
 @PATHS
-async def test_creations_that_are_cancelled_leave_nothing(server: Server, path: str) -> None:
+async def test_creations_that_are_cancelled_leave_nothing(server: Serving, path: str) -> None:
     async with GuardedSubstrate(HostedSubstrate(path=path, **server.options)) as substrate:
         for delay_ms in (0, 1, 3, 6, 10, 15, 20, 30, 45, 60):
             creation = asyncio.create_task(substrate.create(SandboxSpec()))
@@ -102,7 +102,7 @@ async def test_creations_that_are_cancelled_leave_nothing(server: Server, path: 
         assert await at_service(server) == 0
 
 
-async def test_sandboxes_are_renewed(server: Server) -> None:
+async def test_sandboxes_are_renewed(server: Serving) -> None:
     async with HostedSubstrate(timeout_s=15, **server.options) as substrate:
         sandbox: Any = await substrate.create(SandboxSpec())
         connection = {"api_url": server.http, "api_key": server.token}
@@ -124,7 +124,7 @@ async def test_a_full_service_is_a_capacity_error_with_its_time() -> None:
     assert caught.value.retry_after_s > 0
 
 
-async def test_a_wrong_key_and_an_absent_service(server: Server) -> None:
+async def test_a_wrong_key_and_an_absent_service(server: Serving) -> None:
     with pytest.raises(SubstrateUnavailable, match="did not answer") as wrong:
         await HostedSubstrate(api_url=server.http, api_key="wrong").open()
     assert wrong.value.hint is not None
@@ -136,7 +136,7 @@ async def test_a_wrong_key_and_an_absent_service(server: Server) -> None:
     assert "api_url" in absent.value.hint
 
 
-async def test_an_unknown_template_is_the_callers_error(server: Server) -> None:
+async def test_an_unknown_template_is_the_callers_error(server: Serving) -> None:
     async with HostedSubstrate(template="no-such-template", **server.options) as substrate:
         with pytest.raises(InvalidRequest):
             await substrate.create(SandboxSpec())
