@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dutyfree.model import Action, SandboxSpec
 from dutyfree.server.e2b import Settings
 from dutyfree.substrates.guarded import GuardedSubstrate
 from dutyfree.substrates.hosted import HostedSubstrate
-from support.e2b_server import e2b_server
+from support.e2b_server import TOKENS, e2b_server
 from support.serving import Serving, serving
 
 pytestmark = pytest.mark.xdist_group("hosted-clean-up")
@@ -116,7 +115,8 @@ async def test_sandboxes_are_renewed(server: Serving) -> None:
 async def test_a_full_service_is_a_capacity_error_with_its_time() -> None:
     pool = dutyfree.PoolOptions(sandboxes=1)
     with e2b_server(Settings(acquire_timeout_s=0.2), substrate="cell", pool=pool) as full:
-        async with HostedSubstrate(path="exec", **full.options()) as substrate:
+        where = {"api_url": full.url, "sandbox_url": full.url, "api_key": next(iter(TOKENS))}
+        async with HostedSubstrate(path="exec", **where) as substrate:
             await substrate.create(SandboxSpec())
             with pytest.raises(CapacityError) as caught:
                 await substrate.create(SandboxSpec())
@@ -152,7 +152,7 @@ async def test_a_service_that_dies_is_never_an_observation(tmp_path: Path, path:
         sandbox = await substrate.create(SandboxSpec())
         under_way = asyncio.create_task(sandbox.run(Action("sleep 60")))
         await asyncio.sleep(0.5)
-        os.kill(server.pid, signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         with pytest.raises(InfraFailed):
             await under_way
         with pytest.raises(SandboxGone):
