@@ -69,6 +69,7 @@ def follow_page(page: Page, scratch: Path, environments: Environments, named: Ma
     directory = Path(tempfile.mkdtemp(prefix=f"{page.path.stem}-", dir=scratch))
     python = environments.python(extras="extras" in page.marks)
     if "clone" in page.marks:
+        python = environments.own(scratch / f"{directory.name}-environment")
         copy_repository(directory, python.parent.parent)
     variables = environments.variables(python, engines="engines" in page.marks)
     return list(Reader(directory, variables, python, named, environments.has).follow(page))

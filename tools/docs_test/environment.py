@@ -36,15 +36,21 @@ class Environments:
             _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT))
             for job in made:
                 job.result()
-        [wheel] = wheels.glob("dutyfree-*.whl")
+        [self._wheel] = wheels.glob("dutyfree-*.whl")
         for each in (self._bare, self._extras):
-            _pip("install", "--no-index", str(wheel), python=each / "bin/python")
+            _pip("install", "--no-index", str(self._wheel), python=each / "bin/python")
         [packages] = self._extras.glob("lib/python3*/site-packages")
         ours = Path(next(each for each in sys.path if each.endswith("site-packages")))
         (packages / "extras.pth").write_text(f"{ours}\n", encoding="utf-8")
 
     def python(self, *, extras: bool) -> Path:
         return (self._extras if extras else self._bare) / "bin/python"
+
+    def own(self, directory: Path) -> Path:
+        """The Python of another bare environment: for a page that installs, which takes the package away for a moment."""
+        _make_environment(directory)
+        _pip("install", "--no-index", str(self._wheel), python=directory / "bin/python")
+        return directory / "bin/python"
 
     def variables(self, python: Path, *, engines: bool) -> dict[str, str]:
         """The environment of a page's commands: the virtual environment is active, and the image store is our own."""
