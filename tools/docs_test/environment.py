@@ -47,7 +47,7 @@ class Environments:
         return (self._extras if extras else self._bare) / "bin/python"
 
     def own(self, directory: Path) -> Path:
-        """The Python of another bare environment: for a page that installs, which takes the package away for a moment."""
+        """The Python of a further bare environment: a page that installs takes the package away for a moment."""
         _make_environment(directory)
         _pip("install", "--no-index", str(self._wheel), python=directory / "bin/python")
         return directory / "bin/python"
