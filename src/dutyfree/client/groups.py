@@ -14,7 +14,10 @@ from typing import Any, Generic, TypeVar, overload
 from dutyfree.checked import FilePath, function, path_text, whole, wrong
 from dutyfree.client.action_log import logged_work
 from dutyfree.client.box import Box
+from dutyfree.client.host import Host, LeaseOptions, check_shared
 from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest
+from dutyfree.leases.secret import conceal_lease
+from dutyfree.model import Capability, Image, Recipe
 from dutyfree.model.bill import duration
 from dutyfree.values import dataclass
 
@@ -45,6 +48,24 @@ class Group(Sequence[Each]):
 
     def __iter__(self) -> Iterator[Each]:
         return iter(self._boxes)
+
+
+def of_host(
+    host: Host,
+    image: Recipe | Image | str | None,
+    n: int,
+    prepare: Callable[[Box], Awaitable[None]] | None,
+    at_least: int | None,
+    lock: asyncio.Lock,
+    lease: LeaseOptions,
+) -> AbstractAsyncContextManager[Group[Box]]:
+    """`Host.group`, from its arguments. Raises InvalidRequest."""
+    lease = conceal_lease(lease)
+    check_shared(lease)
+    if prepare is not None:
+        function("prepare", prepare)
+    forks = Capability.FORK in host.capabilities
+    return group(lambda: host.lease(image, **lease), n, prepare=prepare, at_least=at_least, forks=forks, lock=lock)
 
 
 @asynccontextmanager

@@ -12,16 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
+from dutyfree.checked import function, seconds, text, whole, wrong
 from dutyfree.client.box import Box
-from dutyfree.client.host import Host, LeaseOptions, check_shared
-from dutyfree.client.specs import spec_of
+from dutyfree.client.host import Host, LeaseOptions
+from dutyfree.client.specs import IMAGE_USER, binding_of, spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
 from dutyfree.contract import SpanListener, Substrate
 from dutyfree.errors import InvalidRequest, Unsupported
-from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.fence import another_loop
-from dutyfree.leases.secret import Secret, conceal, conceal_lease
+from dutyfree.leases.secret import Secret, conceal
 from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     Bill,
@@ -60,9 +59,6 @@ if TYPE_CHECKING:
         ServerOptions,
         VMOptions,
     )
-
-IMAGE_USER = "image"
-"""As the user of a lease: the one that the image's author chose."""
 
 
 @overload
@@ -390,19 +386,7 @@ class LocalHost(Host):
         noted = check_labels(labels)
         egress = network if isinstance(network, Egress) else None
         spec = spec_of(resources, network, writes, mounts, owned_by(owner, caches) if caches else ())
-        binding = NOTHING
-        paths = uploads or workdir is not None
-        if env or secrets or files or secret_files or paths or user is not None or egress is not None:
-            binding = Binding(
-                env=table("env", env or {}),
-                secrets=table("secrets", secrets or {}),
-                files=contents("files", files or {}),
-                secret_files=by_path("secret_files", secret_files or {}),
-                uploads=by_path("uploads", uploads or {}),
-                workdir=path_or_none("workdir", workdir),
-                user=user,
-                egress=egress,
-            )
+        binding = binding_of(env, secrets, files, secret_files, uploads, workdir, user, egress)
         timeout_s = self._pool_options.timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
         deadline_s = time.monotonic() + timeout_s
         start = await leasing.image(image, timeout_s=timeout_s)
@@ -455,22 +439,10 @@ class LocalHost(Host):
     ) -> AbstractAsyncContextManager[Group[Box]]:
         from dutyfree.client import groups
 
-        lease = conceal_lease(lease)
-        check_shared(lease)
-        if prepare is not None:
-            function("prepare", prepare)
         limit = self._pool_options.sandboxes
         if whole("n", n, least=1) > limit:
             raise InvalidRequest(f"a group of {n} in a pool of {limit} would wait for ever", hint="enlarge the pool")
-        forks = Capability.FORK in self._opened().capabilities
-        return groups.group(
-            lambda: self.lease(image, **lease),
-            n,
-            prepare=prepare,
-            at_least=at_least,
-            forks=forks,
-            lock=self._group_lock,
-        )
+        return groups.of_host(self, image, n, prepare, at_least, self._group_lock, lease)
 
     def _opened(self) -> GuardedSubstrate:
         if self._substrate is None:

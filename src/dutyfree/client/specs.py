@@ -1,16 +1,22 @@
-"""The spec of a sandbox from the arguments of a lease: those that decide which sandboxes are interchangeable."""
+"""From the arguments of a lease: its spec, which decides what sandboxes can be used, and what is bound to it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Final, TypeVar
 
+from dutyfree.checked import by_path, contents, path_or_none, table
 from dutyfree.errors import InvalidRequest
-from dutyfree.model import Cache, Egress, Mount, Network, Resources, SandboxSpec, Writes
+from dutyfree.leases.binding import NOTHING, Binding
+from dutyfree.leases.secret import Secret
+from dutyfree.model import Cache, Egress, Mount, Network, Resources, SandboxSpec, User, Writes
 from dutyfree.model.mount import check_mounts
 
 Choice = TypeVar("Choice", Network, Writes)
 DEFAULT_SPEC: Final = SandboxSpec()
+IMAGE_USER: Final = "image"
+"""As the user of a lease: the one that the image's author chose."""
 
 
 def spec_of(
@@ -31,6 +37,32 @@ def spec_of(
         writes=_choice(Writes, writes, "writes"),
         mounts=mounts if isinstance(mounts, tuple) else check_mounts(mounts),
         caches=caches,
+    )
+
+
+def binding_of(
+    env: Mapping[str, str] | None,
+    secrets: Mapping[str, Secret | str] | None,
+    files: Mapping[str, bytes | str] | None,
+    secret_files: Mapping[str, Secret | str | bytes] | None,
+    uploads: Mapping[str, str | PathLike[str]] | None,
+    workdir: str | None,
+    user: User | None,
+    egress: Egress | None = None,
+) -> Binding:
+    """What belongs to the lease alone. Raises InvalidRequest for a wrong value."""
+    places = uploads or workdir is not None
+    if not (env or secrets or files or secret_files or places or user is not None or egress is not None):
+        return NOTHING
+    return Binding(
+        env=table("env", env or {}),
+        secrets=table("secrets", secrets or {}),
+        files=contents("files", files or {}),
+        secret_files=by_path("secret_files", secret_files or {}),
+        uploads=by_path("uploads", uploads or {}),
+        workdir=path_or_none("workdir", workdir),
+        user=user,
+        egress=egress,
     )
 
 

@@ -95,6 +95,11 @@ class RemoteGrant:
         self.restore = None
         self.egress = None
 
+    @property
+    def lasts(self) -> bool:
+        """Whether neither the lease nor the sandbox has ended, as far as this client knows."""
+        return not self.fence.gone and self.sandbox.alive
+
     def update(self, answer: Table) -> None:
         """Take over what the node says of the lease now."""
         self.lease = answer.required("lease", LEASE.decode_inner)

@@ -12,19 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from dutyfree.checked import by_path, contents, function, path_or_none, seconds, table, text, whole, wrong
+from dutyfree.checked import function, seconds, text, whole, wrong
 from dutyfree.client.box import Box
-from dutyfree.client.host import Host, LeaseOptions, check_shared
-from dutyfree.client.specs import spec_of
+from dutyfree.client.host import Host, LeaseOptions
+from dutyfree.client.specs import IMAGE_USER, binding_of, spec_of
 from dutyfree.client.unenforced import UnenforcedNotice
 from dutyfree.codec import IMAGE, RESOURCES
 from dutyfree.codec.request import CACHE, MOUNT
 from dutyfree.codec.values import sequence
 from dutyfree.contract import SpanListener
 from dutyfree.errors import DutyfreeError, InvalidRequest, LeaseLost, Unsupported
-from dutyfree.leases.binding import NOTHING, Binding
 from dutyfree.leases.fence import another_loop
-from dutyfree.leases.secret import Secret, conceal, conceal_lease
+from dutyfree.leases.secret import Secret, conceal
 from dutyfree.leases.table import Lease, check_labels
 from dutyfree.model import (
     Bill,
@@ -228,17 +227,8 @@ class RemoteHost(Host):
         secrets, secret_files = conceal(secrets), conceal(secret_files)
         connection = self._opened()
         # All values are checked here, too, so that a wrong one is named before anything is sent.
-        binding = NOTHING
-        if env or secrets or files or secret_files or uploads or workdir is not None or user is not None:
-            binding = Binding(
-                env=table("env", env or {}),
-                secrets=table("secrets", secrets or {}),
-                files=contents("files", files or {}),
-                secret_files=by_path("secret_files", secret_files or {}),
-                uploads=by_path("uploads", uploads or {}),
-                workdir=path_or_none("workdir", workdir),
-                user=user if user != "image" else None,
-            )
+        named = None if user == IMAGE_USER else user
+        binding = binding_of(env, secrets, files, secret_files, uploads, workdir, named)
         spec = spec_of(resources, network, writes, mounts, check_caches(caches, tuple(mounts)) if caches else ())
         timeout_s = ACQUIRE_S if timeout_s is None else seconds("timeout_s", timeout_s)
         bound_files, body = write_files(dict(binding.files))
@@ -284,12 +274,10 @@ class RemoteHost(Host):
 
     def _box(self, connection: NodeConnection, answer: Table, uploads: Mapping[str, Any]) -> RemoteBox:
         lease = answer.required("lease", LEASE.decode_inner)
-        facts, state = (
-            answer.required("facts", BOX_FACTS.decode_inner),
-            answer.required("state", BOX_STATE.decode_inner),
-        )
+        facts = answer.required("facts", BOX_FACTS.decode_inner)
+        state = answer.required("state", BOX_STATE.decode_inner)
         known = self._grants.get(lease.id)
-        if known is not None and not known.fence.gone and known.sandbox.alive:  # a repeated acquire
+        if known is not None and known.lasts:  # a repeated acquire
             connection.tell("detach", box=facts.box)
             return RemoteBox(connection, known)
         spans = LeaseSpans(self._on_span)
@@ -297,8 +285,7 @@ class RemoteHost(Host):
         sandbox.paused = state.paused
         grant = RemoteGrant(lease, sandbox, state, uploads, spans.spent)
         if len(self._grants) >= self._tidy_at:
-            alive = ((key, each) for key, each in self._grants.items() if not each.fence.gone and each.sandbox.alive)
-            self._grants = dict(alive)
+            self._grants = {key: each for key, each in self._grants.items() if each.lasts}
             self._bound = {key: each for key, each in self._bound.items() if each.alive}
             self._tidy_at = max(_TIDY_FROM, 2 * len(self._grants))
         self._grants[lease.id] = grant
@@ -307,7 +294,7 @@ class RemoteHost(Host):
     async def get(self, lease_id: str) -> Box:
         known = self._grants.get(text("lease_id", lease_id))
         connection = self._opened()
-        if known is not None and not known.fence.gone and known.sandbox.alive:
+        if known is not None and known.lasts:
             try:
                 # Another client may have renewed, labelled, paused or ended it.
                 answer, _ = await known.sandbox.call("box.state")
@@ -324,7 +311,7 @@ class RemoteHost(Host):
     def leases(self) -> list[Lease]:
         """The leases that this client has acquired or got, oldest first; `find_leases` asks the server for all."""
         self._known()
-        return [each.lease for each in self._grants.values() if not each.fence.gone and each.sandbox.alive]
+        return [each.lease for each in self._grants.values() if each.lasts]
 
     async def find_leases(self, *, owner: str | None = None, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this token's owner, or of `owner` where the token may see it, with all of these labels."""
@@ -353,18 +340,7 @@ class RemoteHost(Host):
     ) -> AbstractAsyncContextManager[Group[Box]]:
         from dutyfree.client import groups
 
-        lease = conceal_lease(lease)
-        check_shared(lease)
-        if prepare is not None:
-            function("prepare", prepare)
-        return groups.group(
-            lambda: self.lease(image, **lease),
-            whole("n", n, least=1),
-            prepare=prepare,
-            at_least=at_least,
-            forks=Capability.FORK in self.capabilities,
-            lock=self._group_lock,
-        )
+        return groups.of_host(self, image, whole("n", n, least=1), prepare, at_least, self._group_lock, lease)
 
 
 def _image(image: Recipe | Image | str | None) -> Any:

@@ -32,27 +32,16 @@ class Access(Protocol):
         """The leases of this owner that have all of these labels, oldest first."""
 
 
-class StaticAccess:
-    """Access by a fixed table of tokens and their owners: for tests, and for a face inside a program."""
+class HostAccess:
+    """What every access has of its host. How a token becomes an owner is up to each."""
 
-    def __init__(self, host: Host, tokens: Mapping[str, str]) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
-        self._tokens = {token.encode(): owner for token, owner in tokens.items()}
 
     @property
     def host(self) -> Host:
         """The host behind the face."""
         return self._host
-
-    async def owner(self, token: str) -> str:
-        """The owner that a token stands for; compares with every token, in constant time."""
-        given, found = token.encode("utf-8", "replace"), None
-        for known, owner in self._tokens.items():
-            if hmac.compare_digest(known, given):
-                found = owner
-        if found is None:
-            raise Unauthenticated("the token is missing or wrong")
-        return found
 
     async def box(self, owner: str, lease_id: str) -> Box:
         """The box of a lease of this owner. Raises LeaseLost."""
@@ -71,6 +60,24 @@ class StaticAccess:
     async def leases(self, owner: str, labels: Mapping[str, str] | None = None) -> list[Lease]:
         """The leases of this owner that have all of these labels."""
         return await self._host.find_leases(owner=owner, labels=labels)
+
+
+class StaticAccess(HostAccess):
+    """Access by a fixed table of tokens and their owners: for tests, and for a face inside a program."""
+
+    def __init__(self, host: Host, tokens: Mapping[str, str]) -> None:
+        super().__init__(host)
+        self._tokens = {token.encode(): owner for token, owner in tokens.items()}
+
+    async def owner(self, token: str) -> str:
+        """The owner that a token stands for; compares with every token, in constant time."""
+        given, found = token.encode("utf-8", "replace"), None
+        for known, owner in self._tokens.items():
+            if hmac.compare_digest(known, given):
+                found = owner
+        if found is None:
+            raise Unauthenticated("the token is missing or wrong")
+        return found
 
 
 class LostLease(SubstrateFailed):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Final
 
 from dutyfree.client.box import Box
-from dutyfree.client.host import Host
 from dutyfree.codec.values import optional, text
-from dutyfree.errors import LeaseLost, SubstrateFailed, Unauthenticated
-from dutyfree.leases.table import Lease
+from dutyfree.errors import SubstrateFailed, Unauthenticated
 from dutyfree.remote.host import RemoteHost, connection_of
-from dutyfree.server.access import LostLease, no_lease
+from dutyfree.server.access import HostAccess, LostLease, no_lease
 
 TRUSTED_S: Final = 1.0
 """How long a token that was valid is not asked about again: so long may a revoked one still work."""
@@ -22,18 +19,14 @@ MAX_TRUSTED: Final = 4096
 CHECK_S: Final = 5.0
 
 
-class NodeAccess:
+class NodeAccess(HostAccess):
     """The `Access` of faces, over a connection that may speak for all owners."""
 
     def __init__(self, host: RemoteHost) -> None:
-        self._host = host
+        super().__init__(host)
+        self._node = host
         self._trusted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """Owners by the hash of their token, with the time until which that holds."""
-
-    @property
-    def host(self) -> Host:
-        """The node, as a host."""
-        return self._host
 
     async def owner(self, token: str) -> str:
         """The owner of a token. Raises Unauthenticated."""
@@ -44,7 +37,7 @@ class NodeAccess:
         if known is not None and known[1] > time.monotonic():
             return known[0]
         try:
-            answer, _ = await connection_of(self._host).call("authenticate", token=token)
+            answer, _ = await connection_of(self._node).call("authenticate", token=token)
         except Unauthenticated:
             self._trusted.pop(key, None)
             raise Unauthenticated("the token is missing or wrong") from None
@@ -56,35 +49,30 @@ class NodeAccess:
 
     async def check(self) -> None:
         """Ask the node for a sign of life. Raises LinkFailed, DeadlineExceeded."""
-        await connection_of(self._host).call("host", limit_s=CHECK_S)
+        await connection_of(self._node).call("host", limit_s=CHECK_S)
 
     async def metrics(self, token: str) -> str:
         """The node's metrics for Prometheus, if the token is an operator's. Raises Unauthenticated, Unsupported."""
-        answer, _ = await connection_of(self._host).call("metrics", token=token)
+        answer, _ = await connection_of(self._node).call("metrics", token=token)
         return answer.required("prometheus", text)
 
     async def lost(self) -> None:
         """Return when the node is lost for good."""
-        await connection_of(self._host).wait_lost()
+        await connection_of(self._node).wait_lost()
 
     async def box(self, owner: str, lease_id: str) -> Box:
         """The box of a lease of this owner. Raises LeaseLost, and LostLease for one that ended with its node."""
         try:
-            box = await self.box_of_any_owner(lease_id)
+            return await super().box(owner, lease_id)
         except LostLease as lost:
             if await self._owner_of_lost(lease_id) == owner:
                 raise
             raise no_lease(lease_id) from lost
-        if box.lease.owner != owner:
-            raise no_lease(lease_id)
-        return box
 
     async def box_of_any_owner(self, lease_id: str) -> Box:
         """The box of a lease. Raises LeaseLost, and LostLease for one that ended with its node."""
         try:
-            return await self._host.get(lease_id)
-        except LeaseLost:
-            raise no_lease(lease_id) from None
+            return await super().box_of_any_owner(lease_id)
         except SubstrateFailed as error:  # or the node is being started again
             if await self._owner_of_lost(lease_id) is None:
                 raise
@@ -92,9 +80,5 @@ class NodeAccess:
 
     async def _owner_of_lost(self, lease_id: str) -> str | None:
         """Whose lease it was; None for one that was not lost."""
-        answer, _ = await connection_of(self._host).call("lost", lease=lease_id)
+        answer, _ = await connection_of(self._node).call("lost", lease=lease_id)
         return answer.required("owner", optional(text))
-
-    async def leases(self, owner: str, labels: Mapping[str, str] | None = None) -> list[Lease]:
-        """The leases of this owner that have all of these labels."""
-        return await self._host.find_leases(owner=owner, labels=labels)

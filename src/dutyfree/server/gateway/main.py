@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from dutyfree.errors import DutyfreeError, LinkFailed
+from dutyfree.errors import DutyfreeError
 from dutyfree.remote.host import connect
 from dutyfree.server.child import Order, read_order
 from dutyfree.server.e2b import E2BApp
@@ -50,7 +50,7 @@ async def serve(order: Order) -> None:
 
 
 class Server(uvicorn.Server):
-    """Tells the supervisor when it serves."""
+    """Says to the supervisor when it serves."""
 
     def __init__(self, config: uvicorn.Config, order: Order) -> None:
         super().__init__(config)
@@ -79,9 +79,6 @@ def main() -> None:
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(serve(order))
-    except LinkFailed as error:
-        LOGGER.error("the node is gone: %s", error)
-        raise SystemExit(3) from None
     except DutyfreeError as error:
         LOGGER.error("the gateway cannot serve: %s", error)
         raise SystemExit(3) from None

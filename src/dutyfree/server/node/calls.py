@@ -50,7 +50,6 @@ class Calls:
             "leave": self._leave,
             "authenticate": self._authenticate,
             "lost": self._lost,
-            "image.exists": self._image_exists,
             "snapshot.save": self._save,
             "snapshot.discard": self._discard,
             "status": self._status,
@@ -199,9 +198,6 @@ class Calls:
             raise Unsupported("only gateways ask for leases of others")
         record = self._node.records.find(arguments.required("lease", text))
         return {"owner": record.owner if record is not None and record.how == LOST else None}, b""
-
-    async def _image_exists(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
-        return {"exists": await self._node.has_image(arguments.required("name", text))}, b""
 
     async def _authenticate(self, caller: Caller, arguments: Table, body: bytes) -> Answer:
         """For gateways: whose token it is."""

@@ -14,6 +14,7 @@ import socket
 import ssl
 import struct
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -80,7 +81,7 @@ class Listener:
     async def serve(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from a bound socket."""
         loop = asyncio.get_running_loop()
-        make = lambda: ClientConnection(self._node, self)  # noqa: E731
+        make = partial(ClientConnection, self._node, self)
         if listening.family == socket.AF_UNIX:
             server = await loop.create_unix_server(make, sock=listening, ssl=tls, backlog=1024)
         else:

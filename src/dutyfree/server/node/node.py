@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from dutyfree import __version__
 from dutyfree.client.local import LocalHost, watch_ends
-from dutyfree.errors import CapacityError, DutyfreeError, ImageNotFound, InvalidRequest, SubstrateFailed
+from dutyfree.errors import CapacityError, DutyfreeError, InvalidRequest, SubstrateFailed
 from dutyfree.leases.table import Lease
 from dutyfree.protocol.forms import HostFacts
 from dutyfree.server.logs import LOGGER
@@ -215,14 +215,6 @@ class Node:
         host = self.host
         capabilities = self.rules.allowed(host.capabilities)
         return HostFacts(host.substrate, host.isolation, capabilities, host.has_default_image, __version__)
-
-    async def has_image(self, name: str) -> bool:
-        """Whether a lease may name this image."""
-        try:
-            await self.host.fetch(name)
-        except ImageNotFound:
-            return False
-        return True
 
     def status(self) -> dict[str, Any]:
         """For operators."""

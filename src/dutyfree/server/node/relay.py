@@ -54,7 +54,9 @@ class Relay(ActionExchange):
         """Output that the client has room for, and for which the guest has no credit yet."""
         self._owed_bytes = 0
         """Output that went to the client, and for which the guest may get new credit."""
-        self._input_bytes = SOCKET_WINDOW_BYTES if request.mode in _CONNECTIONS else INPUT_WINDOW_BYTES
+        self._input_window_bytes = SOCKET_WINDOW_BYTES if request.mode in _CONNECTIONS else INPUT_WINDOW_BYTES
+        self._input_bytes = self._input_window_bytes
+        """What the client may still send."""
 
     # From the client.
 
@@ -89,11 +91,9 @@ class Relay(ActionExchange):
 
     def output(self, stream: int, data: bytes) -> None:
         self._caller.send(encode_frame(FrameKind.OUTPUT, self._client_id, data, stream))
+        self._owed_bytes += len(data)
         if self._allowed_bytes:
-            self._owed_bytes += len(data)
             self.pay()
-        else:
-            self._owed_bytes += len(data)
 
     def started(self, message: Started) -> None:
         self._caller.send(Started(self._client_id, message.addresses).encode())
@@ -105,7 +105,7 @@ class Relay(ActionExchange):
 
     def input_room(self, size_bytes: int) -> None:
         self._input_bytes += size_bytes
-        if self._input_bytes > (SOCKET_WINDOW_BYTES if self.mode in _CONNECTIONS else INPUT_WINDOW_BYTES):
+        if self._input_bytes > self._input_window_bytes:
             raise GuestMisbehaved(f"action {self.id} gave credit for input that it was not sent")
         self._caller.send(InputCredit(self._client_id, size_bytes).encode())
 
