@@ -55,7 +55,7 @@ else:
     _ABSENT = _Absent()
 
     class _LazyInit:
-        """In the place of `__init__`, until somebody asks for it."""
+        """In the place of `__init__`, until it is first used."""
 
         def __init__(self, cls, frozen):
             self._cls, self._frozen = cls, frozen

@@ -74,7 +74,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _first_token(settings: Settings) -> str | None:
-    """A token, if there is none yet: a server that nobody can use is no use."""
+    """A token, if there is none yet: without one, no client could use the server."""
     from dutyfree.server.node.state import State
 
     state = State(settings.directory / "state.sqlite")

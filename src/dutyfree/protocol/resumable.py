@@ -36,7 +36,7 @@ class ResumableStream:
         self._end = 0
         self.received = 0
         self._acknowledged = 0
-        """How much of `received` the peer was told."""
+        """How much of `received` was acknowledged to the peer."""
 
     @property
     def connected(self) -> bool:

@@ -50,7 +50,7 @@ class RemoteChannel(ActionChannel):
         return action_id
 
     def _disconnect(self) -> None:
-        for action_id in self._exchanges:  # what nobody here waits for any more must not go on there
+        for action_id in self._exchanges:  # actions without a waiting caller must not go on there
             self._write(Signal(action_id, _SIGKILL, tree=True).encode())
         self._connection.remove_box(self._box)
 

@@ -32,7 +32,7 @@ class Warm:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that `dutyfree serve` can be told."""
+    """All settings of `dutyfree serve`."""
 
     native: str = DEFAULT_NATIVE
     """Where native clients connect, `ADDRESS:PORT`; empty for none but those of this machine."""
@@ -65,7 +65,7 @@ class Settings:
             if getattr(self, name):
                 endpoint(getattr(self, name))
         if not self.native and not self.http:
-            raise InvalidRequest("a server without `native` and without `http` serves nobody")
+            raise InvalidRequest("a server without `native` and without `http` serves no client")
         if not 1 <= self.gateways <= MAX_GATEWAYS:
             raise InvalidRequest(f"gateways is {self.gateways}; it can be 1 to {MAX_GATEWAYS}")
         if (self.certificate is None) != (self.key is None):

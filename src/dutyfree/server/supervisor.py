@@ -130,18 +130,18 @@ class Child:
     async def _start(self) -> bool:
         """Start the process; True once it serves, False if it ended before."""
         self.starts += 1
-        ready, told = os.pipe()
+        ready, ready_end = os.pipe()
         descriptors = {name: each.fileno() for name, each in self._sockets.items()}
-        order = Order(sockets=descriptors, ready=told, supervisor=os.getpid(), **self._order)
+        order = Order(sockets=descriptors, ready=ready_end, supervisor=os.getpid(), **self._order)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             self._module,
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=(told, *descriptors.values()),
+            pass_fds=(ready_end, *descriptors.values()),
             start_new_session=True,  # Ctrl-C is for the supervisor, which then stops them in order
         )
-        os.close(told)
+        os.close(ready_end)
         assert self._process.stdin is not None
         self._process.stdin.write(order.dumps())
         self._process.stdin.close()

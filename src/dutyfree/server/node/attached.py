@@ -83,7 +83,7 @@ class AttachedBox:
         return relay
 
     def seen(self, error: DutyfreeError) -> DutyfreeError:
-        """The error as a tenant sees it: after the end of the lease, that is all that it is told."""
+        """The error as a tenant sees it: after the end of the lease, LeaseLost alone."""
         try:
             self._grant.fence.check()
         except LeaseLost as lost:

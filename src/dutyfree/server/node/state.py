@@ -156,7 +156,7 @@ class State:
         """The owner of a token. Raises Unauthenticated."""
         wanted = _hash(token)
         with _explained(self._path):
-            # A lookup by the hash says nothing about the token by its time: nobody can choose a hash.
+            # A lookup by the hash says nothing about the token by its time: a caller cannot choose a hash.
             columns = "hash, owner, is_operator, max_sandboxes, leases_per_minute"
             row = self._database.execute(f"SELECT {columns} FROM tokens WHERE hash = ?", (wanted,)).fetchone()
         if row is None or not hmac.compare_digest(row[0], wanted):
